@@ -1,0 +1,1 @@
+"""Handrail runs an agent's tool calls without trusting them."""
