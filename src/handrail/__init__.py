@@ -1,1 +1,104 @@
-"""Handrail runs an agent's tool calls without trusting them."""
+"""Handrail runs an agent's tool calls without trusting them. The house, and who lives where:
+
+tool.py        ToolDef, Tool, Plugin, RiskLevel, Replay, Capability: declarations only
+schema.py      strict JSON in, and the compiled JSON Schema of a tool
+call.py        the stages of one call: Proposed, Checked, Approved, Recorded
+registry.py    ToolRegistry: the tools there are, under names that never meet
+workspace.py   one directory, opened once; guard.py holds path arguments beneath it
+executor.py    ToolExecutor: the corridor every call walks, top to bottom
+changes/       what a call did to files: staged, shown, committed, undone
+sandbox/       capability → walls; the keeper of the cells (handrail_cell lives inside them)
+approval/      policy, approvers, grants        journal/  intent, outcome, recovery, audit
+builtins/ mcp/ agent/ models/ adapters/ cli/    tools, servers, the loop, and the doors
+"""
+
+from handrail.approval.decision import (
+    AlwaysApprove,
+    ApprovalRequest,
+    Approve,
+    Approver,
+    CallbackApprover,
+    Decision,
+    GrantPattern,
+    Modify,
+    NeverApprove,
+    Park,
+    Reject,
+    Unavailable,
+)
+from handrail.approval.policy import Policy, RiskTable, Verdict
+from handrail.call import Approved, Checked, Origin, Proposed, Recorded, RegisteredTool
+from handrail.changes.changeset import Change, ChangeSet, FileState
+from handrail.errors import (
+    ConfigurationError,
+    HandrailError,
+    NameCollision,
+    PathEscape,
+    PathUnusable,
+    ToolDefinitionError,
+    ToolError,
+    WorkspaceError,
+)
+from handrail.executor import Listeners, ToolCall, ToolExecutor
+from handrail.guard import FilesystemGuard
+from handrail.outcome import ChangesReport, FullOutput, Reason, ToolOutcome
+from handrail.registry import ToolRegistry
+from handrail.schema import Schema
+from handrail.tool import Body, Capability, Effect, Job, Plugin, Replay, RiskLevel, Signal, Tool, ToolDef
+from handrail.workspace import Workspace
+
+__all__ = [
+    "AlwaysApprove",
+    "ApprovalRequest",
+    "Approve",
+    "Approved",
+    "Approver",
+    "Body",
+    "CallbackApprover",
+    "Capability",
+    "Change",
+    "ChangeSet",
+    "ChangesReport",
+    "Checked",
+    "ConfigurationError",
+    "Decision",
+    "Effect",
+    "FileState",
+    "FilesystemGuard",
+    "FullOutput",
+    "GrantPattern",
+    "HandrailError",
+    "Job",
+    "Listeners",
+    "Modify",
+    "NameCollision",
+    "NeverApprove",
+    "Origin",
+    "Park",
+    "PathEscape",
+    "PathUnusable",
+    "Plugin",
+    "Policy",
+    "Proposed",
+    "Reason",
+    "Recorded",
+    "RegisteredTool",
+    "Reject",
+    "Replay",
+    "RiskLevel",
+    "RiskTable",
+    "Schema",
+    "Signal",
+    "Tool",
+    "ToolCall",
+    "ToolDef",
+    "ToolDefinitionError",
+    "ToolError",
+    "ToolExecutor",
+    "ToolOutcome",
+    "ToolRegistry",
+    "Unavailable",
+    "Verdict",
+    "Workspace",
+    "WorkspaceError",
+]

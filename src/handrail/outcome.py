@@ -18,22 +18,22 @@ class Reason(StrEnum):
     INVALID_ARGUMENTS = "invalid_arguments"
     PATH_REFUSED = "path_refused"
     # Never entered the handler: somebody, or nobody, decided
-    DENIED = "denied"                            # a policy rule says no
-    REJECTED = "rejected"                        # an approver said no
-    NO_APPROVER = "no_approver"                  # needs a yes and nobody is there to give it
+    DENIED = "denied"  # a policy rule says no
+    REJECTED = "rejected"  # an approver said no
+    NO_APPROVER = "no_approver"  # needs a yes and nobody is there to give it
     APPROVAL_EXPIRED = "approval_expired"
-    AWAITING_APPROVAL = "awaiting_approval"      # parked; status is pending
+    AWAITING_APPROVAL = "awaiting_approval"  # parked; status is pending
     # Never entered the handler: something we need is missing
     SANDBOX_UNAVAILABLE = "sandbox_unavailable"
     JOURNAL_UNAVAILABLE = "journal_unavailable"
     CANNOT_STAGE = "cannot_stage"
-    WRITE_REFUSED = "write_refused"              # a writing tool in a read-only context
-    QUARANTINED = "quarantined"                  # an MCP definition changed and nobody has looked yet
+    WRITE_REFUSED = "write_refused"  # a writing tool in a read-only context
+    QUARANTINED = "quarantined"  # an MCP definition changed and nobody has looked yet
     # The handler ran and failed
     TOOL_ERROR = "tool_error"
-    EXIT_STATUS = "exit_status"                  # a command ended with a status other than 0
-    CRASHED = "crashed"                          # killed by a signal that we did not send
-    INVALID_OUTPUT = "invalid_output"            # it completed, but its result breaks its own output schema
+    EXIT_STATUS = "exit_status"  # a command ended with a status other than 0
+    CRASHED = "crashed"  # killed by a signal that we did not send
+    INVALID_OUTPUT = "invalid_output"  # it completed, but its result breaks its own output schema
     # A limit was met; `limit` says which
     TIMED_OUT = "timed_out"
     CPU_LIMIT = "cpu_limit"
@@ -49,11 +49,11 @@ class Reason(StrEnum):
     COMMIT_FAILED = "commit_failed"
     # Ended from outside
     CANCELLED = "cancelled"
-    NOT_RUN = "not_run"                          # never started (truncated answer, batch stopped)
+    NOT_RUN = "not_run"  # never started (truncated answer, batch stopped)
     # Nobody can know; status is unknown
-    MAYBE_RUNNING = "maybe_running"              # a thread was abandoned at its timeout
-    CONNECTION_LOST = "connection_lost"          # sent, and no answer can come any more
-    INTERRUPTED = "interrupted"                  # the process died between intent and outcome
+    MAYBE_RUNNING = "maybe_running"  # a thread was abandoned at its timeout
+    CONNECTION_LOST = "connection_lost"  # sent, and no answer can come any more
+    INTERRUPTED = "interrupted"  # the process died between intent and outcome
     # A bug of ours
     INTERNAL = "internal"
 
@@ -124,9 +124,7 @@ class ToolOutcome:
     @classmethod
     def pending(cls, text: str, approval_id: str, **details: Any) -> "ToolOutcome":
         """It waits for an answer to ``approval_id``."""
-        return cls(
-            status="pending", text=text, reason=Reason.AWAITING_APPROVAL, approval_id=approval_id, **details
-        )
+        return cls(status="pending", text=text, reason=Reason.AWAITING_APPROVAL, approval_id=approval_id, **details)
 
     @property
     def succeeded(self) -> bool:

@@ -52,7 +52,10 @@ class EnforcementReport:
 
     def state_of(self, name: str) -> State:
         """The state of one protection; ``unavailable`` when it was never mentioned."""
-        return next((item.state for item in self.protections if item.name == name), "unavailable")
+        for item in self.protections:
+            if item.name == name:
+                return item.state
+        return "unavailable"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data, for outcomes and the journal."""

@@ -1,0 +1,45 @@
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+EXTRAS := mcp,openai,anthropic,postgres
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+
+.PHONY: demo test lint types contracts check format clean
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Handrail needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]'
+	touch $@
+
+$(VENV)/.developed: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --group dev
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/python -m handrail.demo
+
+test: $(VENV)/.developed
+	$(PYTEST)
+
+lint: $(VENV)/.developed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.developed
+	$(BIN)/pyright
+
+contracts: $(VENV)/.developed
+	$(BIN)/lint-imports
+
+check: lint types contracts test
+
+format: $(VENV)/.developed
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,688 @@
+"""ToolExecutor: the corridor. Every door of Handrail enters here, and a call walks it in one direction.
+
+::
+
+    raw call ─▶ Proposed ─▶ Checked ─▶ Approved ─▶ Recorded ─▶ body ─▶ review of changes ─▶ commit ─▶ ToolOutcome
+                   ▲                      │ edited arguments      │
+                   └──────────────────────┴───────────────────────┘   the only way back, and to the very start
+
+Each step returns the next stage, or a :class:`ToolOutcome` that ends the walk. :meth:`ToolExecutor._walk` holds the
+order; everything else here carries out one step of it.
+"""
+
+import asyncio
+import difflib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+from weakref import WeakKeyDictionary
+
+import anyio
+import platformdirs
+
+from handrail.approval.decision import (
+    ApprovalRequest,
+    Approve,
+    Approver,
+    Decision,
+    Modify,
+    Park,
+    Reject,
+    Unavailable,
+)
+from handrail.approval.policy import Policy, RiskTable, Verdict
+from handrail.call import Approved, Checked, Origin, Proposed, Recorded, new_call_id
+from handrail.changes.changeset import ChangeSet
+from handrail.changes.keeper import ChangeKeeper
+from handrail.errors import (
+    ApprovalError,
+    ChangeConflict,
+    ChangeError,
+    JournalError,
+    PathEscape,
+    PathUnusable,
+    SandboxUnavailable,
+    ToolError,
+)
+from handrail.guard import FilesystemGuard, Guarded
+from handrail.journal.protocol import CallJournal, NoJournal, ParkedCall
+from handrail.outcome import ChangesReport, Reason, ToolOutcome
+from handrail.output import OutputCap
+from handrail.registry import ToolRegistry
+from handrail.schema import ArgumentsInvalid, copy_json, decode_arguments
+from handrail.tool import Effect, Job, Signal
+from handrail.workspace import AnyPath, Workspace
+
+log = logging.getLogger("handrail")
+
+RawArguments = str | bytes | Mapping[str, Any]
+MAX_EDITS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call as a model proposed it: a name and arguments that nobody has looked at yet."""
+
+    name: str
+    arguments: RawArguments
+    call_id: str = ""
+    origin: Origin = field(default_factory=Origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who hears about one call while it runs. All optional; none can change it."""
+
+    on_output: Callable[[bytes], None] | None = None
+    on_progress: Callable[[float, float | None, str], None] | None = None
+    on_stage: Callable[[str, "Checked | Recorded"], None] | None = None
+
+
+_NOBODY = Origin()
+_NO_LISTENERS = Listeners()
+
+
+@dataclass(slots=True)
+class _Walk:
+    """What one walk through the corridor carries besides its stage."""
+
+    call_id: str
+    name: str
+    started: float
+    signal: Signal
+    listeners: Listeners
+    edits: int = 0
+    edited_arguments: Mapping[str, Any] | None = None
+    recorded: Recorded | None = None
+    checked: Checked | None = None
+    change_digest: str | None = None
+    settled: bool = False
+
+
+class ToolExecutor:
+    """Runs tool calls without trusting them.
+
+    ``workspace``: the directory tools may reach (a path, or an open :class:`Workspace`); ``None`` for tools without
+    paths. ``approver``: who is asked about calls that policy asks about; ``None`` means nobody, so they are refused.
+    ``policy``: the rules; the default is :class:`RiskTable`. ``journal``: where intents and outcomes are kept.
+    ``changes``: the private store of staged changes. ``timeout``: seconds, for tools that declare none.
+    ``max_output_bytes``: how much text of one outcome the model reads; ``spill_directory`` keeps the whole.
+    ``max_parallel``: how many calls run at once in one event loop. ``approval_ttl``: seconds an approval stays open.
+    """
+
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        *,
+        workspace: AnyPath | Workspace | None = None,
+        approver: Approver | None = None,
+        policy: Policy | None = None,
+        journal: CallJournal | None = None,
+        changes: ChangeKeeper | None = None,
+        timeout: float = 60.0,
+        max_output_bytes: int = 50_000,
+        spill_directory: str | None = None,
+        max_parallel: int = 8,
+        approval_ttl: float = 3600.0,
+        mask_values: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.registry = registry
+        self.workspace = (
+            Workspace(workspace) if workspace is not None and not isinstance(workspace, Workspace) else workspace
+        )
+        self._guard = FilesystemGuard(self.workspace) if self.workspace is not None else None
+        self._approver = approver
+        self._policy: Policy = policy if policy is not None else RiskTable()
+        self._journal: CallJournal = journal if journal is not None else NoJournal()
+        self._changes = changes
+        self._timeout = timeout
+        self._cap = OutputCap(max_output_bytes, spill_directory or default_spill_directory())
+        self._max_parallel = max_parallel
+        self._approval_ttl = approval_ttl
+        self._mask_values = mask_values
+        self._clock = clock
+        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Semaphore] = WeakKeyDictionary()
+        self._sync = _SyncLoop()
+
+    # ── doors ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def execute(
+        self,
+        name: str,
+        arguments: RawArguments,
+        *,
+        call_id: str = "",
+        origin: Origin = _NOBODY,
+        signal: Signal | None = None,
+        listeners: Listeners = _NO_LISTENERS,
+    ) -> ToolOutcome:
+        """Carry one call through the corridor and return its outcome.
+
+        Never raises for anything that the call, the tool or the approver did; those are outcomes. A ``call_id`` that
+        was settled before returns its recorded outcome. Cancellation is passed on, after it was recorded.
+        """
+        walk = _Walk(call_id or new_call_id(), name, time.perf_counter(), signal or Signal(), listeners)
+        async with self._slot():
+            return await self._ended(walk, self._walk(walk, arguments, origin))
+
+    def execute_sync(self, name: str, arguments: RawArguments, **options: Any) -> ToolOutcome:
+        """:meth:`execute` for callers without an event loop; it runs in one loop thread that this executor keeps.
+
+        Raises :class:`RuntimeError` inside a running event loop, which it would block: await :meth:`execute` there.
+        """
+        return self._sync.run(self.execute(name, arguments, **options))
+
+    async def execute_many(self, calls: Sequence[ToolCall], *, signal: Signal | None = None) -> list[ToolOutcome]:
+        """Run calls in parallel (at most ``max_parallel`` at once); outcomes in call order, one for each call."""
+        outcomes: list[ToolOutcome | None] = [None] * len(calls)
+
+        async def one(index: int, call: ToolCall) -> None:
+            outcomes[index] = await self.execute(
+                call.name, call.arguments, call_id=call.call_id, origin=call.origin, signal=signal
+            )
+
+        async with anyio.create_task_group() as group:
+            for index, call in enumerate(calls):
+                group.start_soon(one, index, call)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    async def resume(self, approval_id: str, *, signal: Signal | None = None) -> ToolOutcome:
+        """Go on with a parked call after its answer, here or in another process.
+
+        Unanswered: still ``pending``. Approved: the call starts again at the beginning, and runs only if everything the
+        answer was bound to is the same; a call that ran staged is committed. Rejected: it never runs.
+        """
+        walk = _Walk(new_call_id(), "", time.perf_counter(), signal or Signal(), _NO_LISTENERS)
+        async with self._slot():
+            return await self._ended(walk, self._resumed(walk, approval_id))
+
+    def close(self) -> None:
+        """End the loop thread of :meth:`execute_sync` and close the workspace. Closing twice is harmless."""
+        self._sync.close()
+        if self.workspace is not None:
+            self.workspace.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # ── the corridor ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _walk(self, walk: _Walk, arguments: RawArguments, origin: Origin) -> ToolOutcome:
+        """The order of everything. Read it top to bottom."""
+        known = await self._journal.recorded_outcome(walk.call_id)
+        if known is not None:
+            return known
+        while True:
+            proposed = self._propose(walk, arguments, origin)
+            if isinstance(proposed, ToolOutcome):
+                return proposed
+            checked = self._check(walk, proposed)
+            if isinstance(checked, ToolOutcome):
+                return checked
+            approved = await self._approve(checked)
+            if isinstance(approved, Modify):
+                arguments = self._edited(walk, approved)
+                continue
+            if isinstance(approved, ToolOutcome):
+                return approved
+            recorded = await self._record(walk, approved)
+            effect = await self._run(walk, recorded)
+            reviewed = await self._review(recorded, effect)
+            if isinstance(reviewed, Modify):
+                await self._settle(walk, _dropped_for_edit(reviewed))
+                arguments = self._edited(walk, reviewed)
+                self._start_again(walk)
+                continue
+            return await self._commit(walk, recorded, effect, reviewed)
+
+    async def _ended(self, walk: _Walk, steps: Coroutine[Any, Any, ToolOutcome]) -> ToolOutcome:
+        """Await a walk, turn what it raised into an outcome, and record the outcome before anybody reads it."""
+        try:
+            outcome = await steps
+        except anyio.get_cancelled_exc_class():
+            walk.signal.set("cancelled")
+            with anyio.CancelScope(shield=True):
+                await self._settle(walk, _cancelled(walk))
+            raise
+        except JournalError as error:
+            outcome = _without_journal(walk, error)
+        except Exception as error:
+            log.exception("a bug in handrail ended call %s to %s", walk.call_id, walk.name)
+            outcome = _broken(walk, error)
+        return await self._settle(walk, outcome)
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _propose(self, walk: _Walk, raw: RawArguments, origin: Origin) -> Proposed | ToolOutcome:
+        registered = self.registry.find(walk.name)
+        if registered is None:
+            return ToolOutcome.error(_unknown_tool(walk.name, self.registry.names), Reason.UNKNOWN_TOOL)
+        try:
+            arguments = decode_arguments(raw)
+        except ArgumentsInvalid as error:
+            return ToolOutcome.error(f"Invalid arguments for {walk.name}: {error}.", Reason.INVALID_ARGUMENTS)
+        return Proposed(walk.call_id, registered, arguments, origin, self._clock())
+
+    def _check(self, walk: _Walk, proposed: Proposed) -> Checked | ToolOutcome:
+        definition = proposed.registered.tool.definition
+        wrong = definition.schema.errors(proposed.arguments, mask=self._mask_values)
+        if wrong:
+            return ToolOutcome.error(
+                f"Invalid arguments for {walk.name}: " + "; ".join(wrong) + ".", Reason.INVALID_ARGUMENTS
+            )
+        guarded = self._guarded(proposed)
+        if isinstance(guarded, ToolOutcome):
+            return guarded
+        workspace_id = self.workspace.path if self.workspace is not None else ""
+        walk.checked = Checked(proposed, guarded.arguments, workspace_id, guarded.requested, guarded.resolved)
+        return walk.checked
+
+    def _guarded(self, proposed: Proposed) -> Guarded | ToolOutcome:
+        definition = proposed.registered.tool.definition
+        if self._guard is None:
+            named = [name for name in definition.guarded_args if name in proposed.arguments]
+            if not named:
+                return Guarded(proposed.arguments, {}, {})
+            return ToolOutcome.error(
+                f"{named[0]}: this executor has no workspace, so no path can be used.", Reason.PATH_REFUSED
+            )
+        try:
+            return self._guard.check(definition, proposed.arguments)
+        except (PathEscape, PathUnusable) as error:
+            return ToolOutcome.error(f"Path refused: {error}.", Reason.PATH_REFUSED)
+
+    async def _approve(self, checked: Checked) -> Approved | Modify | ToolOutcome:
+        verdict = self._policy.decide(checked)
+        if verdict.decision == "deny":
+            return ToolOutcome.error(f"Denied by {verdict.rule}: {verdict.why}.", Reason.DENIED)
+        if verdict.decision == "allow" or verdict.review == "changes":
+            return Approved(checked, verdict.review if verdict.decision == "ask" else "before", verdict.rule)
+        request = self._question(checked, verdict, None)
+        decision = await self._decide(request)
+        if isinstance(decision, Approve):
+            return Approved(checked, "before", verdict.rule, request.approval_id, decision.by, request.binding)
+        if isinstance(decision, Modify):
+            return decision
+        if isinstance(decision, Park):
+            return await self._park(request, checked, None, None)
+        return _said_no(decision)
+
+    async def _record(self, walk: _Walk, approved: Approved) -> Recorded:
+        deadline = self._clock() + self._timeout_of(approved.checked)
+        walk.recorded = await self._journal.begin(approved, deadline=deadline)
+        if walk.listeners.on_stage is not None:
+            walk.listeners.on_stage("running", walk.recorded)
+        return walk.recorded
+
+    async def _run(self, walk: _Walk, recorded: Recorded) -> Effect:
+        checked = recorded.checked
+        tool = checked.registered.tool
+        job = Job(
+            call_id=recorded.call_id,
+            definition=tool.definition,
+            arguments=checked.arguments,
+            workspace=self.workspace,
+            idempotency_key=recorded.idempotency_key,
+            timeout=self._timeout_of(checked),
+            signal=walk.signal,
+            contents=self._changes.contents if self._changes is not None else None,
+            on_output=walk.listeners.on_output,
+            on_progress=walk.listeners.on_progress,
+        )
+        try:
+            return await tool.body.run(job)
+        except ToolError as error:
+            return Effect(ToolOutcome.error(str(error)))
+        except (PathEscape, PathUnusable) as error:
+            return Effect(ToolOutcome.error(f"Path refused: {error}.", Reason.PATH_REFUSED))
+        except SandboxUnavailable as error:
+            return Effect(ToolOutcome.error(str(error), Reason.SANDBOX_UNAVAILABLE))
+        except Exception as error:
+            log.exception("tool %s failed in call %s", walk.name, recorded.call_id)
+            return Effect(ToolOutcome.error(f"{walk.name} failed: {_short(error)}"))
+
+    async def _review(self, recorded: Recorded, effect: Effect) -> Approve | Modify | ToolOutcome:
+        """Whether staged changes become real. One question a call: none here if one was asked before."""
+        changes = effect.changes
+        if not changes or effect.outcome.status != "ok" or recorded.approved.review == "before":
+            return Approve(by=recorded.approved.approved_by or recorded.approved.rule)
+        verdict = self._policy.decide(recorded.checked)
+        request = self._question(recorded.checked, verdict, changes)
+        decision = await self._decide(request)
+        if isinstance(decision, (Approve, Modify)):
+            return decision
+        if isinstance(decision, Park):
+            return await self._park(request, recorded.checked, recorded, changes)
+        outcome = _said_no(decision)
+        return outcome.with_(
+            text=f"{outcome.text} The changes were dropped; nothing was changed.", reason=_for_changes(outcome.reason)
+        )
+
+    async def _commit(
+        self, walk: _Walk, recorded: Recorded, effect: Effect, reviewed: Approve | ToolOutcome
+    ) -> ToolOutcome:
+        """Make the staged changes real, all or none, and say what became of them."""
+        changes = effect.changes
+        if isinstance(reviewed, ToolOutcome):
+            return reviewed.with_(changes=self._report(changes, committed=False))
+        if not changes or effect.outcome.status != "ok":
+            return effect.outcome
+        if self._changes is None:
+            return ToolOutcome.error(
+                "This executor keeps no store for changes; nothing was changed.", Reason.CANNOT_STAGE
+            )
+        walk.change_digest = changes.digest
+        digest = walk.change_digest
+        try:
+            await self._changes.commit(
+                recorded.call_id,
+                changes,
+                begun=lambda: self._journal.commit_begin(recorded, digest),
+                ended=lambda: self._journal.commit_end(recorded, digest),
+            )
+        except ChangeConflict as error:
+            return ToolOutcome.error(
+                f"Conflict: {error}. Nothing was changed.",
+                Reason.CONFLICT,
+                changes=self._report(changes, committed=False),
+            )
+        except ChangeError as error:
+            return ToolOutcome.error(
+                f"The changes could not be made: {error}",
+                Reason.COMMIT_FAILED,
+                changes=self._report(changes, committed=False),
+            )
+        return effect.outcome.with_(changes=self._report(changes, committed=True))
+
+    async def _settle(self, walk: _Walk, outcome: ToolOutcome) -> ToolOutcome:
+        """Complete the outcome, keep within the cap, and make it durable before anybody reads it."""
+        if walk.settled:
+            return outcome
+        final = self._cap.apply(self._completed(walk, outcome))
+        try:
+            if walk.recorded is None:
+                if final.status != "pending":
+                    await self._journal.refuse(walk.call_id, walk.name, walk.checked, final)
+            elif final.status != "pending":
+                await self._journal.settle(walk.recorded, final, change_digest=walk.change_digest)
+        except JournalError as error:
+            log.exception("the outcome of call %s could not be recorded", walk.call_id)
+            return self._completed(walk, _without_journal(walk, error))
+        walk.settled = True
+        return final
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _question(self, checked: Checked, verdict: Verdict, changes: ChangeSet | None) -> ApprovalRequest:
+        registered = checked.registered
+        now = self._clock()
+        return ApprovalRequest(
+            approval_id=new_call_id(),
+            call_id=checked.proposed.call_id,
+            tool=registered.canonical_id,
+            title=registered.model_name,
+            risk=registered.tool.definition.risk_level,
+            source=registered.source,
+            arguments=copy_json(checked.arguments),
+            binding=checked.binding(self._policy.version),
+            why=verdict.why,
+            asked_at=now,
+            expires_at=now + self._approval_ttl,
+            description=registered.tool.definition.description,
+            changes=changes,
+            diff=self._changes.diff(changes) if self._changes is not None and changes is not None else "",
+            staged=registered.tool.body.staged,
+            can_grant=verdict.can_grant,
+            run_id=checked.proposed.origin.run_id,
+        )
+
+    async def _decide(self, request: ApprovalRequest) -> Decision:
+        """Ask. Nobody there, a broken approver and a late answer all mean no."""
+        if self._approver is None:
+            return Unavailable(f"a {request.risk.value} call needs an approver, and this host has none")
+        try:
+            with anyio.fail_after(max(0.0, request.expires_at - self._clock())):
+                return await self._approver.decide(request)
+        except TimeoutError:
+            return Unavailable("nobody answered in time")
+        except Exception as error:
+            log.exception("the approver failed on call %s", request.call_id)
+            return Unavailable(f"the approver failed: {_short(error)}")
+
+    async def _park(
+        self, request: ApprovalRequest, checked: Checked, recorded: Recorded | None, changes: ChangeSet | None
+    ) -> ToolOutcome:
+        parked = ParkedCall(
+            approval_id=request.approval_id,
+            call_id=request.call_id,
+            tool=request.tool,
+            arguments=checked.arguments,
+            binding=request.binding,
+            question=_question_json(request),
+            asked_at=request.asked_at,
+            expires_at=request.expires_at,
+            run_id=request.run_id,
+            change_digest=None if changes is None else changes.digest,
+        )
+        try:
+            if changes is not None and self._changes is not None:
+                await self._changes.hold(request.call_id, changes)
+            await self._journal.park(parked, recorded)
+        except ApprovalError as error:
+            return _said_no(Unavailable(str(error)))
+        return ToolOutcome.pending(
+            f"Waiting for approval {request.approval_id}. Nothing has happened yet.", request.approval_id
+        )
+
+    async def _resumed(self, walk: _Walk, approval_id: str) -> ToolOutcome:
+        """The walk of a call that waited for an answer."""
+        try:
+            parked, answer, recorded = await self._journal.parked(approval_id)
+        except ApprovalError as error:
+            return ToolOutcome.error(str(error), Reason.APPROVAL_EXPIRED)
+        walk.call_id, walk.name, walk.recorded = parked.call_id, parked.tool, recorded
+        if answer is None:
+            return ToolOutcome.pending(f"Approval {approval_id} is still waiting for an answer.", approval_id)
+        if answer.verdict == "reject":
+            return await self._drop_parked(parked, Reject(answer.why, answer.by))
+        if answer.verdict == "modify":
+            await self._settle(walk, await self._drop_parked(parked, Reject("edited by the approver", answer.by)))
+            arguments = self._edited(walk, Modify(answer.arguments or {}, answer.by))
+            self._start_again(walk)
+            return await self._walk(walk, arguments, _NOBODY)
+        if recorded is not None:
+            return await self._commit_parked(walk, parked, recorded, answer.by)
+        return await self._run_parked(walk, parked, answer.by)
+
+    async def _run_parked(self, walk: _Walk, parked: ParkedCall, by: str) -> ToolOutcome:
+        """From the very beginning, with the arguments that were approved; any difference asks again."""
+        proposed = self._propose(walk, parked.arguments, _NOBODY)
+        if isinstance(proposed, ToolOutcome):
+            return proposed
+        checked = self._check(walk, proposed)
+        if isinstance(checked, ToolOutcome):
+            return checked
+        verdict = self._policy.decide(checked)
+        if verdict.decision == "deny":
+            return ToolOutcome.error(f"Denied by {verdict.rule}: {verdict.why}.", Reason.DENIED)
+        if checked.binding(self._policy.version) != parked.binding:
+            request = self._question(checked, verdict, None)
+            return await self._park(request, checked, None, None)
+        approved = Approved(checked, "before", verdict.rule, parked.approval_id, by, parked.binding)
+        recorded = await self._record(walk, approved)
+        return await self._commit(walk, recorded, await self._run(walk, recorded), Approve(by=by))
+
+    async def _commit_parked(self, walk: _Walk, parked: ParkedCall, recorded: Recorded, by: str) -> ToolOutcome:
+        changes = await self._changes.held(parked.call_id) if self._changes is not None else None
+        if changes is None or changes.digest != parked.change_digest:
+            return ToolOutcome.error(
+                "The changes that were approved are no longer kept; nothing was changed.", Reason.COMMIT_FAILED
+            )
+        effect = Effect(ToolOutcome.ok("The approved changes were made."), changes)
+        return await self._commit(walk, recorded, effect, Approve(by=by))
+
+    async def _drop_parked(self, parked: ParkedCall, answer: Reject) -> ToolOutcome:
+        if self._changes is not None and parked.change_digest is not None:
+            await self._changes.drop(parked.call_id)
+        return _said_no(answer)
+
+    # ── small things ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _edited(self, walk: _Walk, edit: Modify) -> Mapping[str, Any]:
+        walk.edits += 1
+        if walk.edits > MAX_EDITS:
+            raise RuntimeError(f"the approver edited this call {walk.edits} times")
+        walk.edited_arguments = edit.arguments
+        return edit.arguments
+
+    def _start_again(self, walk: _Walk) -> None:
+        walk.call_id, walk.recorded, walk.checked, walk.settled = new_call_id(), None, None, False
+
+    def _timeout_of(self, checked: Checked) -> float:
+        declared = checked.registered.tool.definition.timeout
+        return self._timeout if declared is None else declared
+
+    def _report(self, changes: ChangeSet | None, *, committed: bool) -> ChangesReport | None:
+        if not changes or self._changes is None:
+            return None
+        paths = tuple(path.decode("utf-8", "backslashreplace") for path in changes.paths)
+        return ChangesReport(changes.digest, paths, self._changes.diff(changes), committed)
+
+    def _completed(self, walk: _Walk, outcome: ToolOutcome) -> ToolOutcome:
+        return outcome.with_(
+            call_id=walk.call_id,
+            tool=walk.checked.registered.canonical_id if walk.checked is not None else walk.name,
+            duration_ms=(time.perf_counter() - walk.started) * 1000,
+            edited_arguments=walk.edited_arguments,
+        )
+
+    def _slot(self) -> anyio.Semaphore:
+        loop = asyncio.get_running_loop()
+        slot = self._slots.get(loop)
+        if slot is None:
+            slot = self._slots[loop] = anyio.Semaphore(self._max_parallel, fast_acquire=True)
+        return slot
+
+
+# ── texts and decisions, pure ────────────────────────────────────────────────────────────────────────────────────
+
+
+def default_spill_directory() -> str:
+    """Where whole outputs are kept unless the host says otherwise: the user's private state directory."""
+    return os.path.join(platformdirs.user_state_dir("handrail"), "outputs")
+
+
+def _unknown_tool(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else f" The tools are: {', '.join(known) or 'none'}."
+    return f"There is no tool named {name!r}.{hint}"
+
+
+def _said_no(decision: Decision) -> ToolOutcome:
+    if isinstance(decision, Reject):
+        return ToolOutcome.error(f"Rejected: {decision.why}", Reason.REJECTED)
+    why = decision.why if isinstance(decision, Unavailable) else "there is no answer"
+    return ToolOutcome.error(f"Refused: {why}.", Reason.NO_APPROVER)
+
+
+def _for_changes(reason: Reason | None) -> Reason | None:
+    return Reason.CHANGES_REJECTED if reason is Reason.REJECTED else reason
+
+
+def _dropped_for_edit(edit: Modify) -> ToolOutcome:
+    return ToolOutcome.error(
+        f"{edit.by} edited the call after seeing its changes; they were dropped, and the edited call ran instead.",
+        Reason.CHANGES_REJECTED,
+    )
+
+
+def _cancelled(walk: _Walk) -> ToolOutcome:
+    if walk.recorded is None:
+        return ToolOutcome.error("Cancelled before it ran; nothing happened.", Reason.CANCELLED)
+    if walk.recorded.checked.registered.tool.body.staged and walk.change_digest is None:
+        return ToolOutcome.error("Cancelled; its changes were dropped and nothing was changed.", Reason.CANCELLED)
+    return ToolOutcome.unknown("Cancelled while it ran; it may or may not have had its effect.", Reason.CANCELLED)
+
+
+def _without_journal(walk: _Walk, error: JournalError) -> ToolOutcome:
+    if walk.recorded is None:
+        return ToolOutcome.error(f"The journal cannot be used, so nothing was run: {error}", Reason.JOURNAL_UNAVAILABLE)
+    return ToolOutcome.unknown(
+        f"The call ran, but its outcome could not be recorded: {error}", Reason.JOURNAL_UNAVAILABLE
+    )
+
+
+def _broken(walk: _Walk, error: Exception) -> ToolOutcome:
+    if walk.recorded is None:
+        return ToolOutcome.error(f"A fault in the executor; nothing was run: {_short(error)}", Reason.INTERNAL)
+    return ToolOutcome.unknown(f"A fault in the executor while the call ran: {_short(error)}", Reason.INTERNAL)
+
+
+def _short(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return text if len(text) <= 500 else text[:500] + "…"
+
+
+def _question_json(request: ApprovalRequest) -> dict[str, Any]:
+    return {
+        "approval_id": request.approval_id,
+        "call_id": request.call_id,
+        "tool": request.tool,
+        "title": request.title,
+        "risk": request.risk.value,
+        "source": request.source,
+        "arguments": dict(request.arguments),
+        "binding": request.binding,
+        "why": request.why,
+        "asked_at": request.asked_at,
+        "expires_at": request.expires_at,
+        "description": request.description,
+        "changes": None if request.changes is None else request.changes.to_json(),
+        "diff": request.diff,
+        "staged": request.staged,
+        "can_grant": request.can_grant,
+        "enforcement": request.enforcement,
+        "run_id": request.run_id,
+    }
+
+
+class _SyncLoop:
+    """One event loop in one thread, started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, steps: Coroutine[Any, Any, ToolOutcome]) -> ToolOutcome:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run_coroutine_threadsafe(steps, self._started()).result()
+        steps.close()
+        raise RuntimeError("execute_sync would block the running event loop; await execute instead")
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="handrail-sync", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    def close(self) -> None:
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()

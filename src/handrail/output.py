@@ -1,0 +1,75 @@
+"""Keeps a tool's text within bounds: head and tail for the model, the whole in a private file.
+
+The directory is 0700 and outside the workspace; names are random; files are 0600, made with ``O_EXCL`` and
+``O_NOFOLLOW`` beneath the directory's descriptor, so nothing planted there is followed.
+"""
+
+import hashlib
+import os
+import secrets
+import stat
+from dataclasses import dataclass
+
+from handrail.errors import ConfigurationError
+from handrail.outcome import FullOutput, ToolOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class OutputCap:
+    """How much text the model reads, in UTF-8 bytes, and where the whole of a longer one is kept."""
+
+    max_bytes: int
+    directory: str
+
+    def apply(self, outcome: ToolOutcome) -> ToolOutcome:
+        """The outcome itself when its text fits, else one with head, marker and tail and ``full_output`` set."""
+        if len(outcome.text) * 4 <= self.max_bytes:
+            return outcome
+        raw = outcome.text.encode("utf-8", "replace")
+        if len(raw) <= self.max_bytes:
+            return outcome
+        kept = spill(self.directory, raw)
+        return outcome.with_(text=cut(raw, self.max_bytes, kept.path), truncated=True, full_output=kept)
+
+
+def cut(raw: bytes, max_bytes: int, path: str) -> str:
+    """Head and tail of ``raw`` (UTF-8), about ``max_bytes`` together, with the number of missing bytes between."""
+    half = max_bytes // 2
+    head = raw[:half].decode("utf-8", "ignore")
+    tail = raw[len(raw) - half :].decode("utf-8", "ignore")
+    missing = len(raw) - len(head.encode()) - len(tail.encode())
+    return f"{head}\n[… {missing} bytes left out; the whole output ({len(raw)} bytes) is in {path} …]\n{tail}"
+
+
+def spill(directory: str, raw: bytes) -> FullOutput:
+    """Keep ``raw`` in a new private file in ``directory`` (made 0700 when missing)."""
+    parent = open_private_directory(directory)
+    try:
+        name = secrets.token_hex(16) + ".txt"
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent)
+        with os.fdopen(fd, "wb") as file:
+            file.write(raw)
+    finally:
+        os.close(parent)
+    return FullOutput(os.path.join(directory, name), len(raw), hashlib.sha256(raw).hexdigest())
+
+
+def open_private_directory(directory: str) -> int:
+    """Make ``directory`` if it is missing (0700) and open it.
+
+    Raises :class:`~handrail.errors.ConfigurationError` when it is a link, not ours, or open to others.
+    """
+    os.makedirs(os.path.dirname(directory) or ".", mode=0o700, exist_ok=True)
+    try:
+        os.mkdir(directory, 0o700)
+    except FileExistsError:
+        pass  # checked below, whoever made it
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigurationError(f"{directory!r} cannot be used as a private directory: {error.strerror}") from None
+    state = os.fstat(fd)
+    if state.st_uid != os.geteuid() or stat.S_IMODE(state.st_mode) & 0o077:
+        os.close(fd)
+        raise ConfigurationError(f"{directory!r} must belong to you and be closed to others (chmod 700)")
+    return fd

@@ -1,0 +1,324 @@
+"""Strict JSON in, and the compiled JSON Schema of a tool. Nothing here opens a file or a socket, ever.
+
+Rules of the decoder (RFC 8259, tightened where two readers could disagree):
+
+1. The text is UTF-8 JSON, complete, with nothing after it; a truncated text is never completed.
+2. No duplicate keys, no NaN or infinities (written, or reached by overflow), no lone surrogates.
+3. At most ``MAX_DEPTH`` levels and ``MAX_BYTES`` bytes.
+
+Rules of a tool's schema (JSON Schema 2020-12 by default, draft-07 when ``$schema`` says so):
+
+4. The root describes an object. ``$schema`` is one of ``DIALECTS``.
+5. References stay in the document; any other is refused at registration.
+6. Regular expressions run in linear time; look-around and back-references are refused at registration.
+7. No coercion: what was checked is what the handler gets.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias, cast
+
+import jsonschema_rs
+import rfc8785
+
+from handrail.errors import ToolDefinitionError
+
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+JsonObject: TypeAlias = Mapping[str, Any]
+
+MAX_DEPTH = 64
+MAX_BYTES = 1_048_576
+MAX_ERRORS = 5
+
+DIALECTS = {
+    "https://json-schema.org/draft/2020-12/schema": jsonschema_rs.Draft202012Validator,
+    "http://json-schema.org/draft-07/schema": jsonschema_rs.Draft7Validator,
+}
+DEFAULT_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class ArgumentsInvalid(ValueError):
+    """The arguments cannot be accepted. The text is written for the model."""
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ArgumentsInvalid(f"the key {key!r} is given twice in one object; give it once")
+            seen.add(key)
+    return found
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ArgumentsInvalid(f"{word} is not a JSON number; use a finite number")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+
+
+def decode_arguments(raw: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
+    """Decode a model's arguments: JSON text or a mapping, which must be a non-null object.
+
+    Returns a fresh ``dict`` of plain JSON values, sharing nothing with ``raw``.
+    Raises :class:`ArgumentsInvalid` with a text a model can act on.
+    """
+    value = decode_json(raw) if isinstance(raw, (str, bytes)) else copy_json(raw)
+    if not isinstance(value, dict):
+        raise ArgumentsInvalid(f"the arguments must be a JSON object like {{…}}, not {kind_of(value)}")
+    return cast("dict[str, Any]", value)
+
+
+def decode_json(raw: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:
+    """Decode one strict JSON text (rules 1 to 3). Raises :class:`ArgumentsInvalid`."""
+    text = _text_within(raw, max_bytes)
+    try:
+        value = _DECODER.decode(text)
+    except ArgumentsInvalid:
+        raise
+    except json.JSONDecodeError as error:
+        raise ArgumentsInvalid(_explain_syntax(text, error)) from None
+    except RecursionError:
+        raise ArgumentsInvalid(f"the arguments nest deeper than {MAX_DEPTH} levels") from None
+    except ValueError as error:  # an integer of too many digits for this Python
+        raise ArgumentsInvalid(f"a number is too long: {error}") from None
+    _check_values(value, "\\" in text or not text.isascii())
+    return value
+
+
+def copy_json(value: Any) -> Any:
+    """A deep copy of a Python value that must be plain JSON (rules 2 and 3). Raises :class:`ArgumentsInvalid`."""
+    copied = _copied(value, 1)
+    if len(json.dumps(copied, ensure_ascii=True)) > 6 * MAX_BYTES:
+        raise ArgumentsInvalid(f"the arguments are larger than {MAX_BYTES} bytes")
+    return copied
+
+
+def _text_within(raw: str | bytes, max_bytes: int) -> str:
+    size = len(raw) if isinstance(raw, bytes) or len(raw) > max_bytes else len(raw.encode("utf-8", "surrogatepass"))
+    if size > max_bytes:
+        raise ArgumentsInvalid(f"the arguments are larger than {max_bytes} bytes")
+    if isinstance(raw, str):
+        return raw
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ArgumentsInvalid(f"the arguments are not UTF-8 (byte {error.start})") from None
+
+
+def _explain_syntax(text: str, error: json.JSONDecodeError) -> str:
+    if not text.strip():
+        return "the arguments are empty; give a JSON object, {} if there are none"
+    where = f"line {error.lineno} column {error.colno}"
+    if error.pos >= len(text.rstrip()) or "Unterminated" in error.msg:
+        return f"the JSON text ends too early ({where}: {error.msg}); send the whole object again"
+    return f"not valid JSON at {where}: {error.msg}"
+
+
+def _check_values(value: Any, may_hold_surrogates: bool) -> None:
+    """Refuse overflowed floats, lone surrogates and too much depth, without recursion."""
+    level: list[Any] = [value]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH + 1:
+            raise ArgumentsInvalid(f"the arguments nest deeper than {MAX_DEPTH} levels")
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                mapping = cast("dict[str, Any]", item)
+                if may_hold_surrogates:
+                    for key in mapping:
+                        _check_text(key)
+                below.extend(mapping.values())
+            elif isinstance(item, list):
+                below.extend(cast("list[Any]", item))
+            elif isinstance(item, float):
+                if not math.isfinite(item):
+                    raise ArgumentsInvalid("a number is too large to be represented; use a finite number")
+            elif may_hold_surrogates and isinstance(item, str):
+                _check_text(item)
+        level = below
+
+
+def _check_text(text: str) -> None:
+    if _SURROGATE.search(text):
+        raise ArgumentsInvalid("a string holds a lone surrogate, which is not valid Unicode text")
+
+
+def _copied(value: Any, depth: int) -> Any:
+    if depth > MAX_DEPTH + 1:
+        raise ArgumentsInvalid(f"the arguments nest deeper than {MAX_DEPTH} levels")
+    kind = cast("type[Any]", type(value))
+    if kind is str:
+        _check_text(value)
+        return value
+    if kind is bool or kind is int or value is None:
+        return value
+    if kind is float:
+        if not math.isfinite(value):
+            raise ArgumentsInvalid("a number is NaN or infinite; use a finite number")
+        return value
+    if isinstance(value, Mapping):
+        return _copied_mapping(cast("Mapping[Any, Any]", value), depth)
+    if kind is list:
+        return [_copied(item, depth + 1) for item in cast("list[Any]", value)]
+    raise ArgumentsInvalid(f"a value of type {kind.__name__} is not JSON")
+
+
+def _copied_mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    copied: dict[str, Any] = {}
+    for key, item in value.items():
+        if type(key) is not str:
+            raise ArgumentsInvalid(f"a key of type {type(key).__name__} is not JSON; keys are strings")
+        _check_text(key)
+        copied[key] = _copied(item, depth + 1)
+    return copied
+
+
+def kind_of(value: Any) -> str:
+    """The JSON word for a value's type, as a model would say it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, (int, float)):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    if isinstance(value, list):
+        return "an array"
+    return "an object"
+
+
+def canonical_bytes(value: Any) -> bytes:
+    """The one RFC 8785 (JCS) byte string of a JSON value; integers beyond 2**53 are written as exact digits.
+
+    RFC 8785 leaves integers outside the double range to the writer; exact digits keep two different calls apart.
+    """
+    try:
+        return rfc8785.dumps(value)
+    except rfc8785.IntegerDomainError:
+        return rfc8785.dumps(_big_integers_tagged(value))
+
+
+def _big_integers_tagged(value: Any) -> Any:
+    if isinstance(value, bool) or value is None or isinstance(value, (str, float)):
+        return value
+    if isinstance(value, int):
+        return value if -(2**53) < value < 2**53 else {"$integer": str(value)}
+    if isinstance(value, Mapping):
+        return {key: _big_integers_tagged(item) for key, item in cast("Mapping[str, Any]", value).items()}
+    return [_big_integers_tagged(item) for item in cast("list[Any]", value)]
+
+
+def digest_of(value: Any) -> str:
+    """``sha256:`` and the hex digest of a value's canonical bytes."""
+    return "sha256:" + hashlib.sha256(canonical_bytes(value)).hexdigest()
+
+
+class Schema:
+    """A tool's compiled JSON Schema. The only place that knows the validator library.
+
+    ``document`` is a private copy; ``where`` names the tool or file in errors.
+    Raises :class:`~handrail.errors.ToolDefinitionError` when the schema cannot be used safely (rules 4 to 6).
+    """
+
+    __slots__ = ("_validator", "dialect", "document")
+
+    def __init__(self, document: Mapping[str, Any], *, where: str = "schema", root_object: bool = True) -> None:
+        try:
+            self.document: dict[str, Any] = copy_json(document)
+        except ArgumentsInvalid as error:
+            raise ToolDefinitionError(f"{where}: the schema is not plain JSON: {error}") from None
+        self.dialect = _dialect_of(self.document, where)
+        if root_object:
+            _require_object_root(self.document, where)
+        _refuse_outside_references(self.document, where)
+        self._validator = _compiled(self.document, self.dialect, where)
+
+    def errors(self, value: Any, *, mask: bool = False) -> list[str]:
+        """What is wrong with ``value``, at most ``MAX_ERRORS`` sentences; empty when it is valid.
+
+        Each names the instance path, what was expected and what came. ``mask`` hides the values themselves.
+        """
+        try:
+            if self._validator.is_valid(value):
+                return []
+            found = self._validator.iter_errors(value)
+            return [_sentence(error, mask) for _, error in zip(range(MAX_ERRORS), found, strict=False)]
+        except ValueError as error:
+            return [f"the value cannot be checked: {error}"]
+
+    def accepts(self, value: Any) -> bool:
+        """Whether ``value`` is valid. No coercion."""
+        return self._validator.is_valid(value)
+
+
+def _dialect_of(document: Mapping[str, Any], where: str) -> str:
+    named = document.get("$schema", DEFAULT_DIALECT)
+    dialect = named.removesuffix("#") if isinstance(named, str) else named
+    if dialect not in DIALECTS:
+        known = ", ".join(sorted(DIALECTS))
+        raise ToolDefinitionError(f"{where}: $schema {named!r} is not one of the known dialects ({known})")
+    return dialect
+
+
+def _require_object_root(document: Mapping[str, Any], where: str) -> None:
+    if document.get("type") != "object":
+        raise ToolDefinitionError(
+            f'{where}: the root of the parameters must say "type": "object", not {document.get("type")!r}'
+        )
+
+
+def _refuse_outside_references(document: Mapping[str, Any], where: str) -> None:
+    for path, key, target in _references(document, "#"):
+        if not isinstance(target, str) or not target.startswith("#"):
+            raise ToolDefinitionError(
+                f"{where}: {path}/{key} points outside the document ({target!r}); only local references "
+                "such as #/$defs/name are followed, and nothing was fetched"
+            )
+
+
+def _references(node: Any, path: str) -> Iterator[tuple[str, str, Any]]:
+    if isinstance(node, Mapping):
+        for key, item in cast("Mapping[str, Any]", node).items():
+            if key in ("$ref", "$dynamicRef", "$recursiveRef") and not isinstance(item, Mapping):
+                yield path, key, item
+            elif key not in ("const", "enum", "default", "examples"):
+                yield from _references(item, f"{path}/{key}")
+    elif isinstance(node, list):
+        for index, item in enumerate(cast("list[Any]", node)):
+            yield from _references(item, f"{path}/{index}")
+
+
+def _never_retrieve(uri: str) -> NoReturn:
+    raise ToolDefinitionError(f"a reference to {uri!r} leaves the document; nothing was fetched")
+
+
+def _compiled(document: dict[str, Any], dialect: str, where: str) -> Any:
+    try:
+        jsonschema_rs.meta.validate(document)
+        return DIALECTS[dialect](document, retriever=_never_retrieve, pattern_options=jsonschema_rs.RegexOptions())
+    except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
+        raise ToolDefinitionError(f"{where}: the schema is not valid: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0]
+
+
+def _sentence(error: Any, mask: bool) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
+    place = path.removeprefix(".") or "the arguments"
+    text = _first_line(error)
+    if mask:
+        text = f"does not satisfy {'/'.join(str(part) for part in error.schema_path)}"
+    return f"{place}: {text}"
