@@ -1,0 +1,6 @@
+"""``python -m handrail`` is the command line."""
+
+from handrail.cli.main import run
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,48 @@
+"""Options that several commands share, declared once, and what they add up to.
+
+Everything here is trusted: it comes from the person at the command line. Nothing is ever read from the workspace.
+"""
+
+from typing import Annotated
+
+import typer
+
+WorkspaceOption = Annotated[
+    str, typer.Option("--workspace", "-w", metavar="DIR", help="The directory tools may reach.", show_default="this one")
+]
+PluginOption = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", metavar="NAME[,NAME…]", help="Only these tools or plugins (an allowlist; repeatable)."),
+]
+SkillOption = Annotated[
+    list[str] | None, typer.Option("--skill", metavar="FILE", help="A skill file whose tools to offer (repeatable).")
+]
+McpOption = Annotated[
+    list[str] | None, typer.Option("--mcp", metavar="SERVER[,SERVER…]", help="MCP servers from the catalog (repeatable).")
+]
+McpConfigOption = Annotated[
+    str | None, typer.Option("--mcp-config", metavar="FILE", help="The MCP catalog to use instead of your own.")
+]
+ApproveOption = Annotated[
+    str,
+    typer.Option(
+        "--approve",
+        metavar="always|never|ask|park",
+        help="Who answers when policy asks: yes to all, no to all, you at the terminal, or keep the question for later.",
+    ),
+]
+PolicyOption = Annotated[
+    str | None, typer.Option("--policy", metavar="FILE", help="The policy file to use instead of your own.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+WeakerOption = Annotated[
+    bool,
+    typer.Option("--allow-weaker-walls", help="Accept the second tier where the machine cannot give the full walls."),
+]
+
+
+def names(values: list[str] | None) -> tuple[str, ...] | None:
+    """Flatten repeated, comma-separated values: ``["read,edit", "grep"]`` → ``("read", "edit", "grep")``."""
+    if values is None:
+        return None
+    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
