@@ -82,7 +82,9 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _main(
-    _: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Run an agent's tool calls without trusting them."""
 
@@ -113,5 +115,5 @@ _EXTRAS = {"mcp": "mcp", "mcp_types": "mcp", "uvicorn": "mcp", "starlette": "mcp
 
 
 def _extra_for(package: str) -> str:
-    extra = _EXTRAS.get(package.split(".")[0], package.split(".")[0])
+    extra = _EXTRAS.get(package.split(".", maxsplit=1)[0], package.split(".", maxsplit=1)[0])
     return f"install it with: pip install 'handrail[{extra}]'"

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 WorkspaceOption = Annotated[
-    str, typer.Option("--workspace", "-w", metavar="DIR", help="The directory tools may reach.", show_default="this one")
+    str,
+    typer.Option("--workspace", "-w", metavar="DIR", help="The directory tools may reach.", show_default="this one"),
 ]
 PluginOption = Annotated[
     list[str] | None,
@@ -18,7 +19,8 @@ SkillOption = Annotated[
     list[str] | None, typer.Option("--skill", metavar="FILE", help="A skill file whose tools to offer (repeatable).")
 ]
 McpOption = Annotated[
-    list[str] | None, typer.Option("--mcp", metavar="SERVER[,SERVER…]", help="MCP servers from the catalog (repeatable).")
+    list[str] | None,
+    typer.Option("--mcp", metavar="SERVER[,SERVER…]", help="MCP servers from the catalog (repeatable)."),
 ]
 McpConfigOption = Annotated[
     str | None, typer.Option("--mcp-config", metavar="FILE", help="The MCP catalog to use instead of your own.")
