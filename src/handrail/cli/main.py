@@ -94,15 +94,15 @@ def run() -> None:
     try:
         app()
     except ConfigurationError as error:
-        print(f"handrail: {error}", file=sys.stderr)
+        typer.echo(f"handrail: {error}", err=True)
         sys.exit(EXIT_USAGE)
     except HandrailError as error:
-        print(f"handrail: {error}", file=sys.stderr)
+        typer.echo(f"handrail: {error}", err=True)
         sys.exit(EXIT_ERROR)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "handrail":
             raise
-        print(f"handrail: this command needs the package {error.name!r}; {_extra_for(error.name)}", file=sys.stderr)
+        typer.echo(f"handrail: this command needs the package {error.name!r}; {_extra_for(error.name)}", err=True)
         sys.exit(EXIT_USAGE)
     except BrokenPipeError:  # the reader of a pipe went away: end as other tools do
         sys.stderr.close()

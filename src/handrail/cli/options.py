@@ -9,7 +9,7 @@ import typer
 
 WorkspaceOption = Annotated[
     str,
-    typer.Option("--workspace", "-w", metavar="DIR", help="The directory tools may reach.", show_default="this one"),
+    typer.Option("--workspace", "-w", metavar="DIR", help="Where tools may reach.", show_default="this one"),
 ]
 PluginOption = Annotated[
     list[str] | None,
@@ -20,7 +20,7 @@ SkillOption = Annotated[
 ]
 McpOption = Annotated[
     list[str] | None,
-    typer.Option("--mcp", metavar="SERVER[,SERVER…]", help="MCP servers from the catalog (repeatable)."),
+    typer.Option("--mcp", metavar="SERVER[,SERVER…]", help="MCP servers of the catalog (repeatable)."),
 ]
 McpConfigOption = Annotated[
     str | None, typer.Option("--mcp-config", metavar="FILE", help="The MCP catalog to use instead of your own.")
@@ -30,7 +30,7 @@ ApproveOption = Annotated[
     typer.Option(
         "--approve",
         metavar="always|never|ask|park",
-        help="Who answers when policy asks: yes to all, no to all, you at the terminal, or keep the question for later.",
+        help="Who answers when policy asks: yes to all, no to all, you at the terminal, or kept for later.",
     ),
 ]
 PolicyOption = Annotated[
