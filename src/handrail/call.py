@@ -6,6 +6,7 @@
     Checked    schema and guard passed; ``arguments`` is now the one object that everyone after sees
     Approved   policy, and a person where policy asked, said yes to exactly this
     Recorded   the intent is durable; only now may a body be entered
+    Reviewed   what it staged may become real
 
 A function that enters a body asks for a ``Recorded``: leaving a step out is a type error, not a forgotten call.
 """
@@ -136,6 +137,18 @@ class Recorded:
     def call_id(self) -> str:
         """The call's id."""
         return self.approved.checked.proposed.call_id
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """A call whose staged changes may become real: ``by`` whom, and under which approval if a person saw them.
+
+    A commit asks for one of these, as entering a body asks for a ``Recorded``.
+    """
+
+    recorded: Recorded
+    by: str
+    approval_id: str | None = None
 
 
 def new_call_id() -> str:

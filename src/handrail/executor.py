@@ -36,7 +36,7 @@ from handrail.approval.decision import (
     Unavailable,
 )
 from handrail.approval.policy import Policy, RiskTable, Verdict
-from handrail.call import Approved, Checked, Origin, Proposed, Recorded, new_call_id
+from handrail.call import Approved, Checked, Origin, Proposed, Recorded, Reviewed, new_call_id
 from handrail.changes.changeset import ChangeSet
 from handrail.changes.keeper import ChangeKeeper
 from handrail.errors import (
@@ -220,6 +220,7 @@ class ToolExecutor:
         """The order of everything. Read it top to bottom."""
         known = await self._journal.recorded_outcome(walk.call_id)
         if known is not None:
+            walk.settled = True
             return known
         while True:
             proposed = self._propose(walk, arguments, origin)
@@ -242,7 +243,9 @@ class ToolExecutor:
                 arguments = self._edited(walk, reviewed)
                 self._start_again(walk)
                 continue
-            return await self._commit(walk, recorded, effect, reviewed)
+            if isinstance(reviewed, ToolOutcome):
+                return reviewed.with_(changes=self._report(effect.changes, committed=False))
+            return await self._commit(walk, reviewed, effect)
 
     async def _ended(self, walk: _Walk, steps: Coroutine[Any, Any, ToolOutcome]) -> ToolOutcome:
         """Await a walk, turn what it raised into an outcome, and record the outcome before anybody reads it."""
@@ -304,6 +307,8 @@ class ToolExecutor:
         verdict = self._policy.decide(checked)
         if verdict.decision == "deny":
             return ToolOutcome.error(f"Denied by {verdict.rule}: {verdict.why}.", Reason.DENIED)
+        if verdict.decision == "ask" and self._approver is None:
+            return _said_no(_nobody_to_ask(checked))
         if verdict.decision == "allow" or verdict.review == "changes":
             return Approved(checked, verdict.review if verdict.decision == "ask" else "before", verdict.rule)
         request = self._question(checked, verdict, None)
@@ -350,15 +355,17 @@ class ToolExecutor:
             log.exception("tool %s failed in call %s", walk.name, recorded.call_id)
             return Effect(ToolOutcome.error(f"{walk.name} failed: {_short(error)}"))
 
-    async def _review(self, recorded: Recorded, effect: Effect) -> Approve | Modify | ToolOutcome:
+    async def _review(self, recorded: Recorded, effect: Effect) -> Reviewed | Modify | ToolOutcome:
         """Whether staged changes become real. One question a call: none here if one was asked before."""
         changes = effect.changes
         if not changes or effect.outcome.status != "ok" or recorded.approved.review == "before":
-            return Approve(by=recorded.approved.approved_by or recorded.approved.rule)
+            return Reviewed(recorded, recorded.approved.approved_by or recorded.approved.rule)
         verdict = self._policy.decide(recorded.checked)
         request = self._question(recorded.checked, verdict, changes)
         decision = await self._decide(request)
-        if isinstance(decision, (Approve, Modify)):
+        if isinstance(decision, Approve):
+            return Reviewed(recorded, decision.by, request.approval_id)
+        if isinstance(decision, Modify):
             return decision
         if isinstance(decision, Park):
             return await self._park(request, recorded.checked, recorded, changes)
@@ -367,13 +374,9 @@ class ToolExecutor:
             text=f"{outcome.text} The changes were dropped; nothing was changed.", reason=_for_changes(outcome.reason)
         )
 
-    async def _commit(
-        self, walk: _Walk, recorded: Recorded, effect: Effect, reviewed: Approve | ToolOutcome
-    ) -> ToolOutcome:
+    async def _commit(self, walk: _Walk, reviewed: Reviewed, effect: Effect) -> ToolOutcome:
         """Make the staged changes real, all or none, and say what became of them."""
         changes = effect.changes
-        if isinstance(reviewed, ToolOutcome):
-            return reviewed.with_(changes=self._report(changes, committed=False))
         if not changes or effect.outcome.status != "ok":
             return effect.outcome
         if self._changes is None:
@@ -384,10 +387,10 @@ class ToolExecutor:
         digest = walk.change_digest
         try:
             await self._changes.commit(
-                recorded.call_id,
+                reviewed.recorded.call_id,
                 changes,
-                begun=lambda: self._journal.commit_begin(recorded, digest),
-                ended=lambda: self._journal.commit_end(recorded, digest),
+                begun=lambda: self._journal.commit_begin(reviewed, digest),
+                ended=lambda: self._journal.commit_end(reviewed, digest),
             )
         except ChangeConflict as error:
             return ToolOutcome.error(
@@ -448,7 +451,7 @@ class ToolExecutor:
     async def _decide(self, request: ApprovalRequest) -> Decision:
         """Ask. Nobody there, a broken approver and a late answer all mean no."""
         if self._approver is None:
-            return Unavailable(f"a {request.risk.value} call needs an approver, and this host has none")
+            return Unavailable("nobody is there to ask")
         try:
             with anyio.fail_after(max(0.0, request.expires_at - self._clock())):
                 return await self._approver.decide(request)
@@ -519,7 +522,7 @@ class ToolExecutor:
             return await self._park(request, checked, None, None)
         approved = Approved(checked, "before", verdict.rule, parked.approval_id, by, parked.binding)
         recorded = await self._record(walk, approved)
-        return await self._commit(walk, recorded, await self._run(walk, recorded), Approve(by=by))
+        return await self._commit(walk, Reviewed(recorded, by), await self._run(walk, recorded))
 
     async def _commit_parked(self, walk: _Walk, parked: ParkedCall, recorded: Recorded, by: str) -> ToolOutcome:
         changes = await self._changes.held(parked.call_id) if self._changes is not None else None
@@ -528,7 +531,7 @@ class ToolExecutor:
                 "The changes that were approved are no longer kept; nothing was changed.", Reason.COMMIT_FAILED
             )
         effect = Effect(ToolOutcome.ok("The approved changes were made."), changes)
-        return await self._commit(walk, recorded, effect, Approve(by=by))
+        return await self._commit(walk, Reviewed(recorded, by, parked.approval_id), effect)
 
     async def _drop_parked(self, parked: ParkedCall, answer: Reject) -> ToolOutcome:
         if self._changes is not None and parked.change_digest is not None:
@@ -585,6 +588,11 @@ def _unknown_tool(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else f" The tools are: {', '.join(known) or 'none'}."
     return f"There is no tool named {name!r}.{hint}"
+
+
+def _nobody_to_ask(checked: Checked) -> Unavailable:
+    risk = checked.registered.tool.definition.risk_level
+    return Unavailable(f"a {risk.value} call needs an approver, and this host has none")
 
 
 def _said_no(decision: Decision) -> ToolOutcome:

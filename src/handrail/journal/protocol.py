@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from handrail.call import Approved, Checked, Recorded
+from handrail.call import Approved, Checked, Recorded, Reviewed
 from handrail.errors import ApprovalError
 from handrail.outcome import ToolOutcome
 
@@ -72,9 +72,11 @@ class CallJournal(Protocol):
         """
         ...
 
-    async def commit_begin(self, recorded: Recorded, change_digest: str) -> None: ...
+    async def commit_begin(self, reviewed: Reviewed, change_digest: str) -> None:
+        """Durable before the first change: these changes are being made real. Consumes the approval it names."""
+        ...
 
-    async def commit_end(self, recorded: Recorded, change_digest: str) -> None: ...
+    async def commit_end(self, reviewed: Reviewed, change_digest: str) -> None: ...
 
 
 class NoJournal:
@@ -102,8 +104,8 @@ class NoJournal:
         """There is none."""
         raise ApprovalError(f"no approval {approval_id!r}: this host keeps no journal")
 
-    async def commit_begin(self, recorded: Recorded, change_digest: str) -> None:
+    async def commit_begin(self, reviewed: Reviewed, change_digest: str) -> None:
         """Go on at once."""
 
-    async def commit_end(self, recorded: Recorded, change_digest: str) -> None:
+    async def commit_end(self, reviewed: Reviewed, change_digest: str) -> None:
         """Forget it."""
