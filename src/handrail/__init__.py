@@ -2,7 +2,7 @@
 
 tool.py        ToolDef, Tool, Plugin, RiskLevel, Replay, Capability: declarations only
 schema.py      strict JSON in, and the compiled JSON Schema of a tool
-call.py        the stages of one call: Proposed, Checked, Approved, Recorded
+call.py        the stages of one call: Proposed, Checked, Approved, Recorded; parked.py: questions that wait
 registry.py    ToolRegistry: the tools there are, under names that never meet
 workspace.py   one directory, opened once; guard.py holds path arguments beneath it
 executor.py    ToolExecutor: the corridor every call walks, top to bottom
@@ -19,7 +19,6 @@ from handrail.approval.decision import (
     Approver,
     CallbackApprover,
     Decision,
-    GrantPattern,
     Modify,
     NeverApprove,
     Park,
@@ -42,6 +41,7 @@ from handrail.errors import (
 from handrail.executor import Listeners, ToolCall, ToolExecutor
 from handrail.guard import FilesystemGuard
 from handrail.outcome import ChangesReport, FullOutput, Reason, ToolOutcome
+from handrail.parked import Answer, ApprovalStore, Grant, GrantPattern, GrantStore, ParkedCall
 from handrail.registry import ToolRegistry
 from handrail.schema import Schema
 from handrail.tool import Body, Capability, Effect, Job, Plugin, Replay, RiskLevel, Signal, Tool, ToolDef
@@ -49,7 +49,9 @@ from handrail.workspace import Workspace
 
 __all__ = [
     "AlwaysApprove",
+    "Answer",
     "ApprovalRequest",
+    "ApprovalStore",
     "Approve",
     "Approved",
     "Approver",
@@ -66,7 +68,9 @@ __all__ = [
     "FileState",
     "FilesystemGuard",
     "FullOutput",
+    "Grant",
     "GrantPattern",
+    "GrantStore",
     "HandrailError",
     "Job",
     "Listeners",
@@ -75,6 +79,7 @@ __all__ = [
     "NeverApprove",
     "Origin",
     "Park",
+    "ParkedCall",
     "PathEscape",
     "PathUnusable",
     "Plugin",

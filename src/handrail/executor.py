@@ -50,9 +50,10 @@ from handrail.errors import (
     ToolError,
 )
 from handrail.guard import FilesystemGuard, Guarded
-from handrail.journal.protocol import CallJournal, NoJournal, ParkedCall
+from handrail.journal.protocol import CallJournal, NoJournal
 from handrail.outcome import ChangesReport, Reason, ToolOutcome
 from handrail.output import OutputCap
+from handrail.parked import ParkedCall
 from handrail.registry import ToolRegistry
 from handrail.schema import ArgumentsInvalid, copy_json, decode_arguments
 from handrail.tool import Effect, Job, Signal

@@ -5,10 +5,11 @@ An approver gets a copy: whatever it does to the request, the call that runs is 
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from handrail.changes.changeset import ChangeSet
+from handrail.parked import GrantPattern
 from handrail.tool import RiskLevel
 
 
@@ -47,7 +48,7 @@ class Approve:
     """Yes, to exactly this, once. ``grant``: also yes to later calls that match it, until the session ends."""
 
     by: str = "host"
-    grant: "GrantPattern | None" = None
+    grant: GrantPattern | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +77,6 @@ class Unavailable:
     """There is nobody to ask, or the channel to them is dead. This means no."""
 
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class GrantPattern:
-    """What a lasting yes covers: one tool and, by argument name, the exact values or path prefixes it is limited to."""
-
-    tool: str
-    equals: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    beneath: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 Decision = Approve | Modify | Reject | Park | Unavailable

@@ -6,48 +6,16 @@
 3. A call id that was settled before answers with its recorded outcome, and never runs again.
 4. ``park`` returns after the question is durable, so that it can be answered by another process, tomorrow.
 
-Everything raises :class:`~handrail.errors.JournalError` when the store cannot be trusted.
+Everything raises :class:`~handrail.errors.JournalError` when the store cannot be trusted. What whoever answers asks of
+it besides is :class:`~handrail.parked.ApprovalStore`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
 from handrail.call import Approved, Checked, Recorded, Reviewed
 from handrail.errors import ApprovalError
 from handrail.outcome import ToolOutcome
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParkedCall:
-    """A call that waits for an answer, as plain data.
-
-    ``question`` is the request as JSON, for showing. ``arguments`` are the effective ones. ``change_digest`` is set
-    where the call already ran staged: then the answer decides about committing what lies in the private store under
-    ``call_id``, and nothing runs again.
-    """
-
-    approval_id: str
-    call_id: str
-    tool: str
-    arguments: Mapping[str, Any]
-    binding: str
-    question: Mapping[str, Any]
-    asked_at: float
-    expires_at: float
-    run_id: str = ""
-    change_digest: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What somebody said about a parked call. ``arguments`` for ``modify``, ``why`` for ``reject``."""
-
-    verdict: Literal["approve", "reject", "modify"]
-    by: str
-    at: float
-    arguments: Mapping[str, Any] | None = None
-    why: str = ""
+from handrail.parked import Answer, ParkedCall
 
 
 class CallJournal(Protocol):
