@@ -16,7 +16,7 @@ or, within one process, by :func:`armed`. Points are counted over all threads of
 import itertools
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 Hook = Callable[[str], None]
@@ -31,7 +31,7 @@ def point(name: str) -> None:
 
 
 @contextmanager
-def armed(hook: Hook) -> Iterator[None]:
+def armed(hook: Hook) -> Generator[None]:
     """Within the block, call ``hook(name)`` at each point, in the thread that reached it. What it raises propagates."""
     global _hook  # noqa: PLW0603 - one process, one hook: a crash takes all of it
     before, _hook = _hook, hook
