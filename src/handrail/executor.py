@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 import anyio
 import platformdirs
 
+from handrail import faults
 from handrail.approval.decision import (
     ApprovalRequest,
     Approve,
@@ -53,7 +54,7 @@ from handrail.guard import FilesystemGuard, Guarded
 from handrail.journal.protocol import CallJournal, NoJournal
 from handrail.outcome import ChangesReport, Reason, ToolOutcome
 from handrail.output import OutputCap
-from handrail.parked import ParkedCall
+from handrail.parked import HeldIntent, ParkedCall
 from handrail.registry import ToolRegistry
 from handrail.schema import ArgumentsInvalid, copy_json, decode_arguments
 from handrail.tool import Effect, Job, Signal
@@ -103,6 +104,7 @@ class _Walk:
     checked: Checked | None = None
     change_digest: str | None = None
     settled: bool = False
+    id_was_given: bool = False
 
 
 class ToolExecutor:
@@ -169,6 +171,7 @@ class ToolExecutor:
         was settled before returns its recorded outcome. Cancellation is passed on, after it was recorded.
         """
         walk = _Walk(call_id or new_call_id(), name, time.perf_counter(), signal or Signal(), listeners)
+        walk.id_was_given = bool(call_id)
         async with self._slot():
             return await self._ended(walk, self._walk(walk, arguments, origin))
 
@@ -219,7 +222,7 @@ class ToolExecutor:
 
     async def _walk(self, walk: _Walk, arguments: RawArguments, origin: Origin) -> ToolOutcome:
         """The order of everything. Read it top to bottom."""
-        known = await self._journal.recorded_outcome(walk.call_id)
+        known = await self._journal.recorded_outcome(walk.call_id) if walk.id_was_given else None
         if known is not None:
             walk.settled = True
             return known
@@ -240,7 +243,9 @@ class ToolExecutor:
             effect = await self._run(walk, recorded)
             reviewed = await self._review(recorded, effect)
             if isinstance(reviewed, Modify):
-                await self._settle(walk, _dropped_for_edit(reviewed))
+                dropped = await self._settle(walk, _dropped_for_edit(reviewed))
+                if not walk.settled:
+                    return dropped
                 arguments = self._edited(walk, reviewed)
                 self._start_again(walk)
                 continue
@@ -259,6 +264,8 @@ class ToolExecutor:
             raise
         except JournalError as error:
             outcome = _without_journal(walk, error)
+        except ApprovalError as error:  # used before, here or by another process; whoever used it records the call
+            return self._completed(walk, ToolOutcome.error(f"Refused: {error}.", Reason.APPROVAL_EXPIRED))
         except Exception as error:
             log.exception("a bug in handrail ended call %s to %s", walk.call_id, walk.name)
             outcome = _broken(walk, error)
@@ -345,7 +352,10 @@ class ToolExecutor:
             on_progress=walk.listeners.on_progress,
         )
         try:
-            return await tool.body.run(job)
+            faults.point("call.body.enter")
+            effect = await tool.body.run(job)
+            faults.point("call.body.left")
+            return effect
         except ToolError as error:
             return Effect(ToolOutcome.error(str(error)))
         except (PathEscape, PathUnusable) as error:
@@ -489,23 +499,33 @@ class ToolExecutor:
 
     async def _resumed(self, walk: _Walk, approval_id: str) -> ToolOutcome:
         """The walk of a call that waited for an answer."""
-        try:
-            parked, answer, recorded = await self._journal.parked(approval_id)
-        except ApprovalError as error:
-            return ToolOutcome.error(str(error), Reason.APPROVAL_EXPIRED)
-        walk.call_id, walk.name, walk.recorded = parked.call_id, parked.tool, recorded
+        parked, answer, held = await self._journal.parked(approval_id)
+        walk.call_id, walk.name = parked.call_id, parked.tool
+        if held is not None:
+            walk.recorded = self._recorded_again(walk, parked, held)
         if answer is None:
             return ToolOutcome.pending(f"Approval {approval_id} is still waiting for an answer.", approval_id)
         if answer.verdict == "reject":
             return await self._drop_parked(parked, Reject(answer.why, answer.by))
         if answer.verdict == "modify":
-            await self._settle(walk, await self._drop_parked(parked, Reject("edited by the approver", answer.by)))
+            dropped = await self._settle(walk, await self._drop_parked(parked, Reject("edited", answer.by)))
+            if not walk.settled:  # somebody else went on with it, or the journal cannot be used
+                return dropped
             arguments = self._edited(walk, Modify(answer.arguments or {}, answer.by))
             self._start_again(walk)
             return await self._walk(walk, arguments, _NOBODY)
-        if recorded is not None:
-            return await self._commit_parked(walk, parked, recorded, answer.by)
+        if walk.recorded is not None:
+            return await self._commit_parked(walk, parked, walk.recorded, answer.by)
         return await self._run_parked(walk, parked, answer.by)
+
+    def _recorded_again(self, walk: _Walk, parked: ParkedCall, held: HeldIntent) -> Recorded:
+        """The stage at which a call was parked after it ran staged. Nothing is checked again: nothing runs again."""
+        registered = self.registry.find(parked.tool)
+        if registered is None:
+            raise ApprovalError(f"the tool {parked.tool!r} is not here, so its changes stay as they are")
+        proposed = Proposed(parked.call_id, registered, dict(parked.arguments), _NOBODY, self._clock())
+        walk.checked = Checked(proposed, parked.arguments)
+        return Recorded(Approved(walk.checked, "changes", "parked"), held.idempotency_key, held.sequence, held.epoch)
 
     async def _run_parked(self, walk: _Walk, parked: ParkedCall, by: str) -> ToolOutcome:
         """From the very beginning, with the arguments that were approved; any difference asks again."""

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
-from handrail.call import Recorded
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedCall:
@@ -41,6 +39,18 @@ class Answer:
     at: float
     arguments: Mapping[str, Any] | None = None
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldIntent:
+    """The durable intent of a call that ran staged and waits for its commit: what a ``Recorded`` is made of again.
+
+    ``epoch`` is the one that its next owner will have; of two who go on with the call at once, one is fenced off.
+    """
+
+    idempotency_key: str
+    sequence: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +145,7 @@ class ApprovalStore(GrantStore, Protocol):
         """Every call that waits, oldest first, with its answer if it has one that was not used yet."""
         ...
 
-    async def parked(self, approval_id: str) -> tuple[ParkedCall, Answer | None, Recorded | None]:
+    async def parked(self, approval_id: str) -> tuple[ParkedCall, Answer | None, HeldIntent | None]:
         """A waiting call, its answer if there is one, and its intent where it ran staged already.
 
         Raises :class:`~handrail.errors.ApprovalError` for an unknown, expired or consumed id.
