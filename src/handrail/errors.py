@@ -11,7 +11,8 @@
     │   └── CatalogError              an MCP catalog is refused
     ├── WorkspaceError                the workspace cannot be opened or used
     │   ├── PathEscape                a path leads outside the workspace
-    │   └── PathUnusable              a path is inside, but is not what the operation needs
+    │   ├── PathUnusable              a path is inside, but is not what the operation needs
+    │   └── WriteRefused              a writing tool in a read-only context
     ├── SandboxError                  the walls, or the keeper of the cells, failed
     │   └── SandboxUnavailable        this machine cannot give the walls that were asked for
     ├── ChangeError                   staged changes cannot be made, kept or undone
@@ -82,6 +83,10 @@ class PathEscape(WorkspaceError):
 
 class PathUnusable(WorkspaceError):
     """A path lies inside the workspace but is not what the operation needs (a FIFO, a directory, missing)."""
+
+
+class WriteRefused(WorkspaceError):
+    """A tool that declares writes met a context in which nothing may be written."""
 
 
 class SandboxError(HandrailError):
