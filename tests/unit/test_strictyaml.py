@@ -1,5 +1,6 @@
 """The strict YAML reader: plain JSON values with their places, and none of YAML's tricks."""
 
+import contextlib
 import json
 import re
 
@@ -85,15 +86,12 @@ PLAIN = st.recursive(
 @settings(max_examples=80, deadline=None)
 @given(PLAIN)
 def test_json_without_escapes_of_line_ends_reads_as_itself(value: object) -> None:
-    text = json.dumps(value)
+    text = json.dumps(value, ensure_ascii=False)
     assert read(text).plain == value
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.text(st.sampled_from(list("ab:-[]{}|>'\"&*!#%?, \n\t~<1")), max_size=40))
 def test_no_text_makes_it_fail_in_another_way(text: str) -> None:
-    try:
-        read(text)
-    except NotStrict as error:
-        assert error.place.line >= 1
-        assert error.place.column >= 1
+    with contextlib.suppress(NotStrict):
+        assert read(text).place >= Place(1, 1)
