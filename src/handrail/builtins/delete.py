@@ -1,0 +1,44 @@
+"""delete: remove a file, link or directory of the workspace; it can be taken back while the store holds it."""
+
+from typing import Any
+
+from handrail.builtins._staging import contents_of, staged, tree_of
+from handrail.builtins._text import shown, workspace_of
+from handrail.changes.changeset import Change
+from handrail.errors import ToolError
+from handrail.tool import Capability, Effect, Job, RiskLevel, Tool, ToolDef
+
+DEFINITION = ToolDef(
+    name="delete",
+    description=(
+        "Delete a file, link or empty directory of the workspace; with recursive, a directory and everything in it. "
+        "A link itself is deleted, never what it points to."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "description": "What to delete, relative to the workspace."},
+            "recursive": {"type": "boolean", "description": "Whether a directory goes with everything in it."},
+        },
+        "required": ["path"],
+        "additionalProperties": False,
+    },
+    risk_level=RiskLevel.DESTRUCTIVE,
+    path_args=("path",),
+    capability=Capability(writes=True),
+)
+
+
+def execute(args: dict[str, Any], job: Job) -> Effect:
+    """Stage the removal."""
+    workspace, contents = workspace_of(job), contents_of(job)
+    path = workspace.locate_entry(args["path"])
+    gone = tree_of(workspace, path, contents)
+    inside = len(gone) - 1
+    if inside and not args.get("recursive"):
+        raise ToolError(f"{shown(path)} is a directory with {inside} entries in it; say recursive to delete them too.")
+    what = f" and the {inside} entries in it" if inside else ""
+    return staged(f"Deleted {shown(path)}{what}.", [Change(entry, state, None) for entry, state in gone])
+
+
+TOOL = Tool(DEFINITION, execute, staged=True)
