@@ -1,0 +1,178 @@
+"""File contents by their SHA-256, in one private directory, never more than its limit.
+
+Every content is one file (0600) named by its hash. A write goes to a private name first and is renamed when it is
+whole, so a content that is there is complete. The bytes in use are counted in a file that all processes share; the
+room is taken before the first byte is written.
+"""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+
+from handrail.changes import beneath
+from handrail.errors import ChangeError, UndoUnavailable
+
+_COUNT = b"bytes-in-use"
+_PARTIAL = b"partial-"
+
+
+class StoreFull(ChangeError):
+    """The private store has no room left for this content, even after everything old was given up."""
+
+
+class Blobs:
+    """Contents in the directory ``path``. ``make_room(bytes)`` is called when the limit would be passed."""
+
+    def __init__(self, path: str, max_bytes: int) -> None:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        self.max_bytes = max_bytes
+        self.make_room: Callable[[int], None] = lambda _needed: None
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._unflushed: set[str] = set()
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def put(self, data: bytes) -> str:
+        """Keep ``data`` and return its name. Raises :class:`StoreFull`."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        if not self.touch(sha256):
+            self._take_room(len(data))
+            self._write(lambda target: _write_all(target, data))
+        return sha256
+
+    def put_fd(self, fd: int) -> tuple[str, int]:
+        """Keep what can be read from ``fd``, from its start; return name and size. Raises :class:`StoreFull`."""
+        expected = os.fstat(fd).st_size
+        if expected <= beneath.CHUNK:
+            data = os.pread(fd, beneath.CHUNK + 1, 0)
+            if len(data) <= beneath.CHUNK:
+                return self.put(data), len(data)
+        self._take_room(expected)
+        return self._write(lambda target: beneath.copy_content(fd, target), reserved=expected)
+
+    def open(self, sha256: str) -> int:
+        """A read-only descriptor. Raises :class:`~handrail.errors.UndoUnavailable` when the content is gone."""
+        try:
+            return beneath.open_file(self._fd, sha256.encode())
+        except FileNotFoundError:
+            raise UndoUnavailable(f"the private store no longer holds the content {sha256[:12]}…") from None
+
+    def read(self, sha256: str, limit: int) -> bytes:
+        """At most ``limit`` bytes of a content, from its start."""
+        fd = self.open(sha256)
+        try:
+            return os.pread(fd, limit, 0)
+        finally:
+            os.close(fd)
+
+    def touch(self, sha256: str) -> bool:
+        """Whether the content is here; if it is, it counts as used now and is not given up for a while."""
+        try:
+            os.utime(sha256.encode(), dir_fd=self._fd)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def sizes(self) -> Iterator[tuple[str, int, float]]:
+        """Every content: name, size in bytes, when it was last used (seconds since 1970)."""
+        with os.scandir(self._fd) as entries:
+            for entry in entries:
+                if len(entry.name) == 64:
+                    found = entry.stat(follow_symlinks=False)
+                    yield entry.name, found.st_size, found.st_mtime
+
+    def remove(self, sha256: str) -> None:
+        """Forget a content."""
+        found = beneath.look(self._fd, sha256.encode())
+        if found is not None:
+            os.unlink(sha256.encode(), dir_fd=self._fd)
+            self._count(-found.st_size)
+
+    def flush(self, names: Iterable[str], *, whole: bool) -> None:
+        """Return after these contents are on disk. ``whole``: by one flush of the filesystem."""
+        waiting = [name for name in names if name in self._unflushed]
+        if not waiting:
+            return
+        if whole:
+            beneath.flush_filesystem(self._fd)
+        else:
+            for name in waiting:
+                beneath.flush_name(self._fd, name.encode())
+            os.fsync(self._fd)
+        self._unflushed.difference_update(waiting)
+
+    @property
+    def bytes_in_use(self) -> int:
+        """What all contents take together, and what was reserved for contents being written."""
+        with self._counter() as (value, _):
+            return value
+
+    def recount(self) -> None:
+        """Count again from what is there, and sweep up what a killed writer left. For a store nobody else writes to."""
+        for name in os.listdir(self._fd):
+            if name.startswith(_PARTIAL.decode()):
+                os.unlink(name, dir_fd=self._fd)
+        total = sum(size for _, size, _ in self.sizes())
+        with self._counter() as (_, put):
+            put(total)
+
+    def _write(self, fill: Callable[[int], tuple[str, int]], reserved: int = 0) -> tuple[str, int]:
+        partial = _PARTIAL + os.urandom(8).hex().encode()
+        fd = beneath.open_file(self._fd, partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            sha256, size = fill(fd)
+            if self.touch(sha256):
+                os.unlink(partial, dir_fd=self._fd)
+                self._count(-(reserved or size))
+            else:
+                os.rename(partial, sha256.encode(), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+                self._unflushed.add(sha256)
+                if reserved and size != reserved:
+                    self._count(size - reserved)
+        except OSError as error:
+            os.unlink(partial, dir_fd=self._fd)
+            raise ChangeError(f"the private store cannot be written: {error.strerror}") from error
+        finally:
+            os.close(fd)
+        return sha256, size
+
+    def _take_room(self, size: int) -> None:
+        for attempt in (1, 2):
+            with self._counter() as (value, put):
+                if value + size <= self.max_bytes:
+                    put(value + size)
+                    return
+            if attempt == 1:
+                self.make_room(size)
+        raise StoreFull(f"the private store is full (limit {self.max_bytes} bytes, {size} more needed)")
+
+    def _count(self, difference: int) -> None:
+        with self._counter() as (value, put):
+            put(max(0, value + difference))
+
+    @contextmanager
+    def _counter(self) -> Generator[tuple[int, Callable[[int], None]], None, None]:
+        fd = beneath.open_file(self._fd, _COUNT, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            raw = os.pread(fd, 20, 0)
+            yield int(raw or b"0"), lambda value: _put_number(fd, value)
+        finally:
+            os.close(fd)
+
+
+def _put_number(fd: int, value: int) -> None:
+    os.pwrite(fd, b"%020d" % value, 0)
+
+
+def _write_all(target: int, data: bytes) -> tuple[str, int]:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(target, view) :]
+    return hashlib.sha256(data).hexdigest(), len(data)
