@@ -1,1 +1,1 @@
-"""What the tests of staged changes share: an independent hash of a tree, random trees, and ways to commit in one line."""
+"""What the tests of staged changes share: an independent look at a tree, and commits in one line."""

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import anyio
 import pytest
+
 from changes_kit.committing import commit
 from changes_kit.trees import grow, tree_of
-
 from handrail.changes.changeset import Change, ChangeSet, FileState
 from handrail.changes.plan import Plan
 from handrail.changes.store import ChangeStore
