@@ -1,0 +1,204 @@
+"""Raw system calls by number, and the few structures they need (x86-64 and aarch64).
+
+Calls keep the interpreter's lock: a cell has one thread until the tool's own code starts, and no call here waits.
+Every function raises ``OSError`` with the kernel's errno; nothing here decides anything.
+"""
+
+import ctypes
+import os
+import struct
+import sys
+
+from handrail_cell._numbers import NUMBERS
+
+LINUX = sys.platform == "linux"
+MACHINE = os.uname().machine
+COLUMN = {"x86_64": 0, "aarch64": 1}.get(MACHINE)
+"""Which column of the number table is ours; ``None`` on an architecture that we have no table for."""
+
+_libc = ctypes.PyDLL(None, use_errno=True) if LINUX else None
+
+AT_FDCWD = -100
+AT_EMPTY_PATH = 0x1000
+AT_RECURSIVE = 0x8000
+AT_SYMLINK_NOFOLLOW = 0x100
+
+OPEN_TREE_CLONE = 1
+OPEN_TREE_CLOEXEC = 0o2000000
+MOVE_MOUNT_F_EMPTY_PATH = 0x4
+MOVE_MOUNT_T_EMPTY_PATH = 0x40
+
+MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_NOSUID = 0x2
+MOUNT_ATTR_NODEV = 0x4
+MOUNT_ATTR_NOEXEC = 0x8
+MOUNT_ATTR_NOSYMFOLLOW = 0x200000
+MOUNT_ATTR_IDMAP = 0x100000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
+
+CLONE_PIDFD = 0x1000
+CLONE_CHILD_SETTID = 0x01000000
+CLONE_CHILD_CLEARTID = 0x00200000
+CLONE_THREAD = 0x00010000
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_SECUREBITS = 28
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+PR_GET_TID_ADDRESS = 40
+
+PROT_READ_WRITE = 3
+MAP_SHARED = 1
+M_ARENA_MAX = -8
+
+
+def number(name: str) -> int:
+    """The number of a call on this machine. Raises ``OSError(ENOSYS)`` when it has none."""
+    if COLUMN is None:
+        raise OSError(38, f"no system call table for {MACHINE}")
+    value = NUMBERS[name][COLUMN]
+    if value is None:
+        raise OSError(38, f"{name} does not exist on {MACHINE}")
+    return value
+
+
+def call(name: str, *args: int | bytes | None) -> int:
+    """Make one system call. Bytes are passed by address (NUL added by C), ``None`` as a null pointer."""
+    if _libc is None:
+        raise OSError(38, "raw system calls need Linux")
+    words = [ctypes.c_char_p(arg) if arg is None or isinstance(arg, bytes) else ctypes.c_long(arg) for arg in args]
+    result = _libc.syscall(ctypes.c_long(number(name)), *words)
+    if result == -1:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+    return result
+
+
+def prctl(option: int, argument: int = 0) -> int:
+    """``prctl(2)`` with the unused arguments zero."""
+    return call("prctl", option, argument, 0, 0, 0)
+
+
+def mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, data: bytes | None = None) -> None:
+    """``mount(2)``."""
+    call("mount", source, target, kind, flags, data)
+
+
+def open_tree(directory: int, path: bytes, flags: int) -> int:
+    """A detached copy of the mounts at ``path``, as a descriptor that only ``move_mount`` can bring to life."""
+    return call("open_tree", directory, path, flags | OPEN_TREE_CLOEXEC)
+
+
+def move_mount(tree: int, target: bytes) -> None:
+    """Attach what ``open_tree`` gave at ``target``."""
+    call("move_mount", tree, b"", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH)
+
+
+def mount_setattr(
+    directory: int, path: bytes, flags: int, *, add: int = 0, clear: int = 0, userns: int = 0
+) -> None:
+    """Change flags of a mount (and below it, with ``AT_RECURSIVE``). Attributes: set, clear, propagation, userns."""
+    attributes = struct.pack("=QQQQ", add, clear, 0, userns)
+    call("mount_setattr", directory, path, flags, attributes, len(attributes))
+
+
+def move_into(tree: int, target: bytes) -> None:
+    """Attach a detached tree and close its descriptor."""
+    move_mount(tree, target)
+    os.close(tree)
+
+
+def pivot_here() -> None:
+    """Make the current directory (a mount) the root and let go of the old root with everything on it."""
+    call("pivot_root", b".", b".")
+    call("umount2", b".", MNT_DETACH)
+    os.chdir("/")
+
+
+def prepare_clone() -> None:
+    """Touch what :func:`clone` needs, once, so that no later child pays for it."""
+    global _tid_address, _pidfd_slot
+    slot = ctypes.c_long(0)
+    try:
+        prctl_tid = call("prctl", PR_GET_TID_ADDRESS, ctypes.addressof(slot), 0, 0, 0)
+        _tid_address = slot.value if prctl_tid == 0 else 0
+    except OSError:  # a kernel without checkpoint support: glibc's cached thread id stays the parent's
+        _tid_address = 0
+    _pidfd_slot = ctypes.c_int(-1)
+
+
+_tid_address = 0
+_pidfd_slot = ctypes.c_int(-1)
+
+
+def clone(flags: int) -> tuple[int, int]:
+    """Fork with ``flags`` (namespaces). Returns ``(pid, pidfd)`` in the parent and ``(0, -1)`` in the child.
+
+    The interpreter's own fork hooks run on both sides, so locks and random state are as after ``os.fork``.
+    The child's C library is told its new thread id by the kernel.
+    """
+    python = ctypes.pythonapi
+    flags |= 17 | CLONE_PIDFD  # 17: SIGCHLD
+    if _tid_address:
+        flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
+    slot = ctypes.addressof(_pidfd_slot)
+    # The last two arguments change places between the architectures.
+    tail = (_tid_address, 0) if COLUMN == 0 else (0, _tid_address)
+    python.PyOS_BeforeFork()
+    try:
+        pid = call("clone", flags, 0, slot, *tail)
+    except OSError:
+        python.PyOS_AfterFork_Parent()
+        raise
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+        return 0, -1
+    python.PyOS_AfterFork_Parent()
+    return pid, _pidfd_slot.value
+
+
+def map_shared(fd: int, length: int) -> int:
+    """Map ``length`` bytes of ``fd``, shared and writable. Returns the address."""
+    assert _libc is not None
+    function = _libc.mmap
+    function.restype = ctypes.c_void_p
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    address = function(None, length, PROT_READ_WRITE, MAP_SHARED, fd, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), "mmap")
+    return address
+
+
+def store(address: int, data: bytes) -> None:
+    """Copy bytes to an address that :func:`map_shared` gave (plus an offset inside it)."""
+    ctypes.memmove(address, data, len(data))
+
+
+def limit_arenas(count: int) -> None:
+    """Tell the C library's allocator to keep at most ``count`` arenas: each reserves 64 MB of address space."""
+    if _libc is not None and hasattr(_libc, "mallopt"):
+        _libc.mallopt(M_ARENA_MAX, count)
+
+
+def install_filter(program: bytes, length: int) -> None:
+    """``seccomp(SECCOMP_SET_MODE_FILTER)`` with a ``struct sock_fprog`` of ``length`` instructions."""
+    body = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("@HP", length, ctypes.addressof(body))
+    call("seccomp", 1, 0, header)

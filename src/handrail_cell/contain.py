@@ -1,0 +1,202 @@
+"""ORDER: the confinement steps of a cell, top to bottom. Each does one thing and says what it enforced.
+
+A cell is confined in two parts. :data:`PARK` is done ahead of time and knows nothing of any call. :data:`CONFINE` is
+done when the call's header has arrived, before a byte of the tool's code is looked at. A step that cannot do its work
+raises, and the cell ends without running anything: a wall is never skipped in silence.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from handrail_cell import _libc, landlock, limits, namespaces, seccomp
+
+
+class Ground:
+    """What the steps stand on: the zygote's facts, and once it has come, the call's.
+
+    ``facts`` is shared by all cells of a zygote and never changes. ``job`` is the header's metadata (trusted, written by
+    the host). ``upper`` is the descriptor of the layer of staged changes, if any.
+    """
+
+    __slots__ = ("facts", "job", "ruleset", "tree", "upper")
+
+    def __init__(self, facts: "Facts") -> None:
+        self.facts = facts
+        self.job: dict[str, Any] = {}
+        self.tree = -1
+        self.ruleset = -1
+        self.upper: int | None = None
+
+
+class Facts:
+    """What a zygote knows for all its cells."""
+
+    __slots__ = ("below", "column", "filters", "ids", "landlock_abi", "network", "procfs", "reduced", "scratch")
+
+    def __init__(self, *, ids: tuple[int, int], network: bool, reduced: bool, scratch: int) -> None:
+        column = _libc.COLUMN
+        if column is None:
+            raise OSError(38, f"no system call table for {_libc.MACHINE}")
+        self.column = column
+        self.ids = ids
+        self.network = network
+        self.reduced = reduced
+        self.scratch = scratch
+        self.procfs = -1
+        self.below: dict[str, list[str]] = {}
+        self.landlock_abi = landlock.abi()
+        scoped = self.landlock_abi >= landlock.SCOPES_FROM
+        self.filters = {
+            may_exec: seccomp.compile_filter(
+                seccomp.final_policy(column, may_exec=may_exec, reduced=reduced, scoped_signals=scoped), column
+            )
+            for may_exec in (False, True)
+        }
+
+
+def identity(ground: Ground) -> str:
+    """One user and one group, the zygote's own, and no way to make further user namespaces."""
+    facts = ground.facts
+    _libc.prctl(_libc.PR_SET_DUMPABLE, 1)  # the maps of a process that may not be dumped belong to root
+    namespaces.write_maps("self", facts.procfs, *facts.ids, inside=facts.ids, deny_groups=True)
+    namespaces.write_at(facts.procfs, "sys/user/max_user_namespaces", b"0")
+    return "own user namespace, one user mapped, nested ones limited to 0"
+
+
+def hidden_memory(_: Ground) -> str:
+    """No other process may read this one's memory or take its descriptors."""
+    _libc.prctl(_libc.PR_SET_DUMPABLE, 0)
+    return "not dumpable"
+
+
+def network(ground: Ground) -> str:
+    """An empty network: not even a loopback device that is up."""
+    if ground.facts.network:
+        return ""
+    _libc.call("unshare", _libc.CLONE_NEWNET)
+    return "own network namespace with nothing in it"
+
+
+def process_view(_: Ground) -> str:
+    """A ``/proc`` of this cell alone."""
+    namespaces.mount_proc("/proc")
+    return "fresh /proc, read-only"
+
+
+def scratch(ground: Ground) -> str:
+    """A private ``/tmp`` and ``/dev/shm`` of bounded size."""
+    namespaces.mount_scratch(ground.facts.scratch)
+    return "private tmpfs, bounded"
+
+
+def prepare_landlock(ground: Ground) -> str:
+    """The part of the Landlock ruleset that is the same for every call."""
+    facts = ground.facts
+    if facts.landlock_abi == 0:
+        return ""
+    ground.ruleset = landlock.create(facts.landlock_abi, network=facts.network)
+    landlock.allow(ground.ruleset, facts.landlock_abi, b"/", landlock.READ)
+    landlock.allow(ground.ruleset, facts.landlock_abi, b"/tmp", landlock.WRITE)
+    landlock.allow(ground.ruleset, facts.landlock_abi, b"/dev", landlock.DEVICE)
+    return ""
+
+
+PARK: list[tuple[str, Callable[[Ground], str]]] = [
+    ("user_namespace", identity),
+    ("memory_hidden", hidden_memory),
+    ("network_namespace", network),
+    ("proc", process_view),
+    ("scratch", scratch),
+    ("landlock_prepared", prepare_landlock),
+]
+
+
+def scratch_size(ground: Ground) -> str:
+    """Bound ``/tmp`` as this call's limit says."""
+    size = min(ground.job["disk_bytes"], ground.job["memory_bytes"])
+    if size != ground.facts.scratch:
+        namespaces.resize_scratch(size)
+    return f"{size} bytes in /tmp"
+
+
+def workspace(ground: Ground) -> str:
+    """The workspace at its own path: absent, read-only, writable, or writable into a layer above it."""
+    job = ground.job
+    if ground.tree < 0:
+        return "no workspace"
+    ground.upper = namespaces.place_workspace(
+        ground.tree,
+        job["workspace"],
+        job["access"],
+        may_exec=job["exec"],
+        size=job["disk_bytes"],
+        below=ground.facts.below,
+    )
+    ground.tree = -1
+    return job["access"]
+
+
+def files_and_ports(ground: Ground) -> str:
+    """Landlock: read the private root, write ``/tmp`` and, if the profile says so, the workspace; no ports, no signals out."""
+    facts, job = ground.facts, ground.job
+    if ground.ruleset < 0:
+        return ""
+    if job["access"] in ("write", "stage"):
+        landlock.allow(ground.ruleset, facts.landlock_abi, os.fsencode(job["workspace"]), landlock.WRITE)
+    landlock.restrict(ground.ruleset)
+    os.close(ground.ruleset)
+    return f"ABI {facts.landlock_abi}"
+
+
+def resources(ground: Ground) -> str:
+    """The limits that the kernel counts for each process."""
+    job = ground.job
+    limits.apply(
+        limits.table(
+            cpu_s=job["cpu_s"],
+            memory_bytes=job["memory_bytes"],
+            processes=job["processes"],
+            file_bytes=job["file_bytes"],
+            open_files=job["open_files"],
+            may_exec=job["exec"],
+        )
+    )
+    return "address space, data, cpu, file size, open files, processes, stack, no core, no locked memory"
+
+
+def capabilities(_: Ground) -> str:
+    """None left, and none can come back: the user is not root here and ``no_new_privs`` is set."""
+    _libc.call("capset", b"\x22\x05\x08\x20\0\0\0\0", bytes(24))
+    return "none"
+
+
+def system_calls(ground: Ground) -> str:
+    """The final filter, on top of the permanent one that the zygote installed."""
+    seccomp.install(ground.facts.filters[ground.job["exec"]])
+    return "two filters, the stricter wins"
+
+
+CONFINE: list[tuple[str, Callable[[Ground], str]]] = [
+    ("scratch", scratch_size),
+    ("workspace", workspace),
+    ("landlock", files_and_ports),
+    ("rlimits", resources),
+    ("capabilities", capabilities),
+    ("seccomp", system_calls),
+]
+
+ORDER = [*PARK, *CONFINE]
+
+
+def walk(steps: list[tuple[str, Callable[[Ground], str]]], ground: Ground) -> bytes:
+    """Take the steps in order. Returns one line for each that enforced something: ``name`` TAB ``evidence``."""
+    lines: list[str] = []
+    for name, step in steps:
+        try:
+            evidence = step(ground)
+        except OSError as error:
+            raise OSError(error.errno, f"{name}: {error.strerror}") from error
+        if evidence:
+            lines.append(f"{name}\t{evidence}")
+    return "\n".join(lines).encode()

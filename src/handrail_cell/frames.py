@@ -1,0 +1,39 @@
+"""What crosses between host, zygote and cell, byte for byte. No dataclasses here: the zygote stays lean.
+
+Host and zygote speak over a sequenced-packet socket, one message at a time; host and cell over a stream.
+
+- *park* (host to zygote): :data:`PARK`, always 64 bytes, with three descriptors: the cell's end of its job stream, the
+  cell's end of its output pipe, the result memory; and a fourth, where the zygote will write the end of the cell.
+- *parked* (zygote to host, on the fourth descriptor): :data:`PARKED` with a pidfd of the cell.
+- *ended* (zygote to host, same place): :data:`ENDED`, what ``wait4`` said.
+- *ready*, *confined*, *failed* (cell to host, on the job stream): a :data:`FRAME` head and text. All of them are written
+  by trusted code before a byte of the tool's runs; after *confined* the stream is closed.
+- *job* (host to cell): :data:`JOB` head, then ``meta`` (JSON), ``source`` and ``input``; descriptors ride with the head.
+- *result*: left by the cell in the result memory: :data:`RESULT` head and a body. Untrusted: any code in the cell can
+  write there.
+"""
+
+import struct
+
+PARK = struct.Struct("=4s60x")
+PARK_MAGIC = b"park"
+PARKED = struct.Struct("=4si")
+PARKED_MAGIC = b"prkd"
+ENDED = struct.Struct("=4siddq")  # magic, wait status, user s, system s, peak resident kB
+ENDED_MAGIC = b"endd"
+
+FRAME = struct.Struct("=cI")
+READY, CONFINED, FAILED = b"R", b"C", b"X"
+
+JOB = struct.Struct("=4sIII")  # magic, bytes of meta, source, input
+JOB_MAGIC = b"job1"
+JOB_DESCRIPTORS = 4            # workspace, then stdin, stdout, stderr of a long-lived program
+
+RESULT = struct.Struct("=II")  # kind, bytes of body
+RESULT_BYTES = 4 * 1024 * 1024
+NOTHING, VALUE, ERROR, STATUS = 0, 1, 2, 3
+
+KEEPER_ASK = struct.Struct("=4sI")  # magic, copies wanted; then the path
+KEEPER_MAGIC = b"tree"
+
+TRACEBACK_BYTES = 64 * 1024

@@ -1,0 +1,43 @@
+"""Resource limits that the kernel counts for each process of a cell.
+
+What they cannot bound in total (the sum over processes), the host watches from outside, and a cgroup where one is given.
+"""
+
+import resource
+
+MEGABYTE = 1 << 20
+STACK = 8 * MEGABYTE
+ADDRESS_SPACE_FACTOR = 8
+"""With programs allowed, address space is a poor measure (runtimes reserve far more than they use): data is limited
+instead, and address space only at this multiple, so that shared mappings stay bounded between two looks of the host."""
+
+
+def table(
+    *, cpu_s: float, memory_bytes: int, processes: int, file_bytes: int, open_files: int, may_exec: bool
+) -> list[tuple[int, int]]:
+    """``(resource, value)`` for both the soft and the hard limit."""
+    seconds = max(1, int(-(-cpu_s // 1)))
+    space = memory_bytes * ADDRESS_SPACE_FACTOR if may_exec else memory_bytes
+    return [
+        (resource.RLIMIT_AS, space),
+        (resource.RLIMIT_DATA, memory_bytes),
+        (resource.RLIMIT_CPU, seconds),  # soft = hard: as PID 1 a cell would not hear the soft one's signal
+        (resource.RLIMIT_FSIZE, file_bytes),
+        (resource.RLIMIT_NOFILE, open_files),
+        (resource.RLIMIT_NPROC, processes),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_RTPRIO, 0),
+    ]
+
+
+def apply(values: list[tuple[int, int]]) -> None:
+    """Set each limit, never above the hard limit that is already there."""
+    for kind, wanted in values:
+        ceiling = resource.getrlimit(kind)[1]
+        value = wanted if ceiling == resource.RLIM_INFINITY else min(wanted, ceiling)
+        resource.setrlimit(kind, (value, value))
+    ceiling = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    stack = STACK if ceiling == resource.RLIM_INFINITY else min(STACK, ceiling)
+    resource.setrlimit(resource.RLIMIT_STACK, (stack, stack))

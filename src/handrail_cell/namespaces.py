@@ -1,0 +1,261 @@
+"""A private root, private views of the machine, and the workspace at its own place.
+
+The zygote builds a lean root once: read-only copies of the interpreter's and the system's directories on a small tmpfs.
+A cell gets a copy of that mount table with its own mount namespace and adds what is its own: ``/proc``, ``/tmp``, and,
+when the call arrives, the workspace.
+"""
+
+import os
+
+from handrail_cell import _libc
+
+WALLS = (
+    _libc.CLONE_NEWUSER
+    | _libc.CLONE_NEWPID
+    | _libc.CLONE_NEWNS
+    | _libc.CLONE_NEWIPC
+    | _libc.CLONE_NEWUTS
+    | _libc.CLONE_NEWCGROUP
+)
+"""Namespaces every cell has. The network's is made by the cell itself, so that it costs the zygote nothing."""
+
+SEALED = _libc.MOUNT_ATTR_RDONLY | _libc.MOUNT_ATTR_NOSUID | _libc.MOUNT_ATTR_NODEV
+TREE = _libc.OPEN_TREE_CLONE | _libc.AT_RECURSIVE
+
+MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+DEVICES = ("null", "zero", "full", "random", "urandom")
+DEVICE_LINKS = (
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("shm", "/tmp/.shm"),
+)
+EMPTY = ("proc", "tmp", "run", "dev", "etc", "var", "sys")
+TOPS = ("home", "root", "srv", "mnt", "media", "opt", "data", "app", "code", "work", "workspace", "workspaces", "repo")
+"""Directories that stand empty in the root so that a workspace below one of them can be shown at its own path."""
+
+ETC_COPIES = ("ld.so.cache", "ld.so.conf", "localtime", "mime.types", "services", "protocols", "inputrc", "magic")
+ETC_NETWORK = ("resolv.conf", "hosts", "gai.conf")
+ETC_NETWORK_TREES = ("ssl", "pki", "ca-certificates")
+NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
+HOSTS = "127.0.0.1 localhost cell\n::1 localhost\n"
+
+
+def write_maps(process: str, procfs: int, uid: int, gid: int, *, inside: tuple[int, int], deny_groups: bool) -> None:
+    """Map one user and one group into the user namespace of ``process`` (a name below ``/proc``)."""
+    if deny_groups:
+        write_at(procfs, f"{process}/setgroups", b"deny")
+    write_at(procfs, f"{process}/uid_map", b"%d %d 1" % (inside[0], uid))
+    write_at(procfs, f"{process}/gid_map", b"%d %d 1" % (inside[1], gid))
+
+
+def write_at(directory: int, path: str, data: bytes) -> None:
+    """Write a kernel file in one call."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def clone_tree(path: str, attributes: int = SEALED) -> int:
+    """A detached copy of the mounts at ``path`` with ``attributes`` on all of them."""
+    tree = _libc.open_tree(_libc.AT_FDCWD, os.fsencode(path), TREE)
+    _libc.mount_setattr(tree, b"", _libc.AT_EMPTY_PATH | _libc.AT_RECURSIVE, add=attributes)
+    return tree
+
+
+def collect(roots: list[tuple[str, str]], *, network: bool) -> list[tuple[str, int]]:
+    """Detached copies of all that the root will show, taken while the paths can still be reached."""
+    wanted = {real: SEALED for _, real in roots if real != "/"}
+    wanted |= {f"/{name}": SEALED for name in ("usr", *MERGED) if _is_plain_directory(f"/{name}")}
+    if network:
+        wanted |= {f"/etc/{name}": SEALED for name in ETC_NETWORK_TREES if _is_plain_directory(f"/etc/{name}")}
+    paths = [path for path in wanted if not any(path != other and _beneath(path, other) for other in wanted)]
+    trees = [(path, clone_tree(path, wanted[path])) for path in sorted(paths)]
+    flags = _libc.MOUNT_ATTR_NOSUID | _libc.MOUNT_ATTR_NOEXEC
+    return trees + [(f"/dev/{name}", clone_tree(f"/dev/{name}", flags)) for name in DEVICES]
+
+
+def _is_plain_directory(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def _beneath(path: str, directory: str) -> bool:
+    return path.startswith(directory.rstrip("/") + "/")
+
+
+def build_root(
+    trees: list[tuple[str, int]], roots: list[tuple[str, str]], tops: list[str], *, network: bool, ids: tuple[int, int]
+) -> dict[str, list[str]]:
+    """Build the lean root on a fresh tmpfs and move into it. Returns, for each top directory, the mounts below it."""
+    etc = read_etc(network=network)
+    _libc.mount(None, b"/", None, _libc.MS_REC | _libc.MS_PRIVATE)
+    here = next(path for path in ("/tmp", "/mnt", "/var", "/usr") if os.path.isdir(path))
+    flags = _libc.MS_NOSUID | _libc.MS_NODEV
+    _libc.mount(b"tmpfs", os.fsencode(here), b"tmpfs", flags, b"size=8m,nr_inodes=4k,mode=755")
+    os.chdir(here)
+    for name in (*EMPTY, *TOPS, *tops):
+        os.makedirs(name, mode=0o755, exist_ok=True)
+    for path, tree in trees:
+        _make_point(path[1:], directory=not path.startswith("/dev/"))
+        _libc.move_into(tree, os.fsencode(path[1:]))
+    _link_merged()
+    for path, real in roots:
+        if path != real and not os.path.lexists(path[1:]):
+            os.makedirs(os.path.dirname(path[1:]) or ".", exist_ok=True)
+            os.symlink(real, path[1:])
+    for name, target in DEVICE_LINKS:
+        os.symlink(target, f"dev/{name}")
+    os.symlink("/tmp", "var/tmp")
+    write_etc(etc, ids)
+    mount_proc("proc", writable=True)  # cells write their own id maps through it, then cover it with their own
+    _libc.pivot_here()
+    _libc.mount_setattr(_libc.AT_FDCWD, b"/", 0, add=_libc.MOUNT_ATTR_RDONLY)
+    return _by_top([path for path, _ in trees])
+
+
+def _make_point(path: str, *, directory: bool) -> None:
+    if directory:
+        os.makedirs(path, exist_ok=True)
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+
+
+def _link_merged() -> None:
+    for name in MERGED:
+        if os.path.islink(f"/{name}"):
+            os.symlink(os.readlink(f"/{name}"), name)
+
+
+def _by_top(paths: list[str]) -> dict[str, list[str]]:
+    below: dict[str, list[str]] = {}
+    for path in paths:
+        top = path.split("/")[1]
+        if f"/{top}" != path:
+            below.setdefault(top, []).append(path)
+    return below
+
+
+def read_etc(*, network: bool) -> dict[str, bytes]:
+    """The few files of the machine's ``/etc`` that programs need, by value; links of ``alternatives`` as ``->target``."""
+    found: dict[str, bytes] = {}
+    for name in (*ETC_COPIES, *(ETC_NETWORK if network else ())):
+        try:
+            with open(f"/etc/{name}", "rb") as file:
+                found[name] = file.read(1 << 20)
+        except OSError:
+            continue
+    try:
+        names = os.listdir("/etc/alternatives")
+    except OSError:
+        names = []
+    for name in names:
+        link = f"/etc/alternatives/{name}"
+        if os.path.islink(link):
+            found[f"alternatives/{name}"] = b"->" + os.fsencode(os.readlink(link))
+    return found
+
+
+def write_etc(found: dict[str, bytes], ids: tuple[int, int]) -> None:
+    """Write the private ``/etc`` below the current directory."""
+    uid, gid = ids
+    files = {
+        "passwd": f"root:x:0:0:root:/:/bin/false\ntool:x:{uid}:{gid}:tool:/tmp:/bin/sh\n".encode(),
+        "group": f"root:x:0:\ntool:x:{gid}:\n".encode(),
+        "nsswitch.conf": NSSWITCH.encode(),
+        "hosts": HOSTS.encode(),
+        "hostname": b"cell\n",
+    } | found
+    for name, data in files.items():
+        os.makedirs(os.path.dirname(f"etc/{name}"), exist_ok=True)
+        if data.startswith(b"->"):
+            os.symlink(data[2:], os.fsencode(f"etc/{name}"))
+            continue
+        with open(f"etc/{name}", "wb") as file:
+            file.write(data)
+
+
+def mount_proc(target: str, *, writable: bool = False) -> None:
+    """A fresh ``/proc`` of this PID namespace, read-only as a whole: ``/proc/sys`` and every knob of a process with it."""
+    flags = _libc.MS_NOSUID | _libc.MS_NODEV | _libc.MS_NOEXEC | (0 if writable else _libc.MS_RDONLY)
+    _libc.mount(b"proc", os.fsencode(target), b"proc", flags)
+
+
+def mount_scratch(size: int) -> None:
+    """A private ``/tmp`` (and, through a link, ``/dev/shm``) of at most ``size`` bytes."""
+    flags = _libc.MS_NOSUID | _libc.MS_NODEV
+    _libc.mount(b"tmpfs", b"/tmp", b"tmpfs", flags, scratch_options(size))
+    os.mkdir("/tmp/.shm", 0o1777)
+
+
+def resize_scratch(size: int) -> None:
+    """Give ``/tmp`` another bound."""
+    flags = _libc.MS_REMOUNT | _libc.MS_NOSUID | _libc.MS_NODEV
+    _libc.mount(None, b"/tmp", None, flags, scratch_options(size))
+
+
+def scratch_options(size: int) -> bytes:
+    """Mount options of a bounded tmpfs: one inode for every 4 kB, at least 1,024."""
+    return b"size=%d,nr_inodes=%d,mode=1777" % (max(size, 4096), max(size // 4096, 1024))
+
+
+def place_workspace(
+    tree: int, path: str, access: str, *, may_exec: bool, size: int, below: dict[str, list[str]]
+) -> int | None:
+    """Show the workspace at ``path``. For ``stage`` returns a descriptor of the layer that takes the changes."""
+    attributes = _libc.MOUNT_ATTR_NOSUID | _libc.MOUNT_ATTR_NODEV
+    if access != "write":
+        attributes |= _libc.MOUNT_ATTR_RDONLY
+    if not may_exec:
+        attributes |= _libc.MOUNT_ATTR_NOEXEC
+    _libc.mount_setattr(tree, b"", _libc.AT_EMPTY_PATH | _libc.AT_RECURSIVE, add=attributes)
+    kept = make_room(path, below)
+    target = os.fsencode(path)
+    upper = _stage(tree, target, size) if access == "stage" else _libc.move_into(tree, target)
+    for inner, mount in kept:
+        _restore(inner, mount)
+    return upper
+
+
+def make_room(path: str, below: dict[str, list[str]]) -> list[tuple[str, int]]:
+    """Make ``path`` exist as a directory. Returns the mounts that the workspace will hide and that must come back."""
+    top = path.split("/")[1]
+    if os.path.isdir(path) or top == "tmp":
+        os.makedirs(path, exist_ok=True)
+        return [(inner, clone_tree(inner)) for inner in below.get(top, []) if _beneath(inner, path)]
+    kept = [(inner, clone_tree(inner)) for inner in below.get(top, [])]
+    room = os.fsencode(f"/{top}")
+    flags = _libc.MS_NOSUID | _libc.MS_NODEV
+    _libc.mount(b"tmpfs", room, b"tmpfs", flags, b"size=64k,nr_inodes=64,mode=755")
+    os.makedirs(path, exist_ok=True)
+    for inner, _ in kept:
+        if not _beneath(inner, path):
+            os.makedirs(inner, exist_ok=True)
+    _libc.mount_setattr(_libc.AT_FDCWD, room, 0, add=_libc.MOUNT_ATTR_RDONLY)
+    return kept
+
+
+def _restore(path: str, tree: int) -> None:
+    """Lay a read-only library directory over whatever the workspace shows at its path."""
+    try:
+        _libc.move_into(tree, os.fsencode(path))
+    except FileNotFoundError:  # the workspace does not hold it (any more): then there is nothing to protect
+        os.close(tree)
+
+
+def _stage(tree: int, target: bytes, size: int) -> int:
+    """An overlay at ``target``: below it the workspace, above it a bounded tmpfs that only this cell and the host hold."""
+    flags = _libc.MS_NOSUID | _libc.MS_NODEV
+    _libc.mount(b"tmpfs", b"/run", b"tmpfs", flags, scratch_options(size))
+    for name in ("upper", "work", "lower"):
+        os.mkdir(f"/run/{name}", 0o755)
+    _libc.move_into(tree, b"/run/lower")
+    upper = os.open("/run/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    options = b"lowerdir=/run/lower,upperdir=/run/upper,workdir=/run/work,userxattr"
+    _libc.mount(b"overlay", target, b"overlay", flags, options)
+    _libc.call("umount2", b"/run/lower", _libc.MNT_DETACH)
+    _libc.call("umount2", b"/run", _libc.MNT_DETACH)
+    return upper

@@ -1,0 +1,432 @@
+"""The warm parent of all cells: executed by the host, never forked from it.
+
+Two processes come to be. The *keeper* stays outside the private root, hands out copies of the workspace's mount and is the
+zygote's parent. The *zygote* is PID 1 of its own PID namespace, so that its end is the end of every cell, by the kernel;
+it warms up, freezes its heap and then only forks, reaps and reports. Neither ever reads a byte of a call.
+
+Both end when the host does: their sockets close, and a descriptor of the host process itself tells them when a stray
+copy of a socket would not.
+"""
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from handrail_cell import _libc, contain, frames, namespaces, runner, seccomp
+
+OVERFLOW = 65534
+STEADY_DESCRIPTORS = 8
+PREFERRED_ID = 0x70000000
+SCRATCH = 256 * 1024 * 1024
+
+Config = dict[str, Any]
+
+
+# ---------------------------------------------------------------------------------------------- the keeper
+
+
+def main() -> None:
+    """Read the configuration, start the zygote, then keep: answer for workspace mounts until the host is gone."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    data, fds, _, _ = socket.recv_fds(control, 1 << 20, 2)
+    config: Config = json.loads(data)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    host_alive = fds[0] if fds else -1
+    try:
+        keeper = Keeper(config, control, host_alive)
+        keeper.start_zygote()
+    except OSError as error:
+        control.send(json.dumps({"failed": str(error), "errno": error.errno}).encode())
+        os._exit(1)
+    keeper.serve()
+    os._exit(0)
+
+
+class Keeper:
+    """Outside the private root: makes copies of workspace mounts, owned by the caller, for the cells to attach."""
+
+    def __init__(self, config: Config, control: socket.socket, host_alive: int) -> None:
+        self.config = config
+        self.control = control
+        self.host_alive = host_alive
+        self.zygote_fd = -1
+        self.reduced = config["tier"] == "reduced"
+        self.uid, self.gid = os.getuid(), os.getgid()
+        self.root = self.uid == 0
+        self.id_maps: dict[tuple[int, int], int] = {}
+        self.cell_ids = self._choose_ids()
+
+    def _choose_ids(self) -> tuple[int, int]:
+        """As root a user that no file and no other process belongs to; otherwise the caller itself."""
+        if not self.root or self.reduced or self.config.get("own_identity"):
+            return self.uid, self.gid
+        return _free_id("/proc/self/uid_map"), _free_id("/proc/self/gid_map")
+
+    def start_zygote(self) -> None:
+        """Fork the zygote into its namespaces and tell the host that it is up."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        go_read, go_write = os.pipe()
+        _libc.prepare_clone()
+        if not self.reduced and not self.root:
+            _libc.call("unshare", _libc.CLONE_NEWUSER | _libc.CLONE_NEWNS)
+            procfs = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            namespaces.write_maps(
+                "self", procfs, self.uid, self.gid, inside=(self.uid, self.gid), deny_groups=True
+            )
+        flags = 0 if self.reduced else namespaces.WALLS
+        if not self.reduced and not self.config["network"]:
+            flags |= _libc.CLONE_NEWNET
+        pid, self.zygote_fd = _libc.clone(flags)
+        if pid == 0:
+            os.close(go_write)
+            ours.close()
+            self.control.close()
+            run_zygote(self.config, theirs, go_read, self.host_alive, self.cell_ids)
+        theirs.close()
+        os.close(go_read)
+        if not self.reduced:
+            procfs = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            namespaces.write_maps(str(pid), procfs, *self.cell_ids, inside=self.cell_ids, deny_groups=not self.root)
+            os.close(procfs)
+        os.write(go_write, b"g")
+        os.close(go_write)
+        socket.send_fds(self.control, [json.dumps({"pid": pid, "ids": self.cell_ids}).encode()], [ours.fileno()])
+        ours.close()
+
+    def serve(self) -> None:
+        """Answer requests for mounts until the host or the zygote ends; then see the zygote dead."""
+        poll = select.poll()
+        for fd in (self.control.fileno(), self.zygote_fd, self.host_alive):
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if self.host_alive in ready or self.zygote_fd in ready:
+                break
+            data, fds, _, _ = socket.recv_fds(self.control, 8192, 1)
+            if not data:
+                break
+            self._answer(data, fds)
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(self.zygote_fd, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.waitpid(-1, 0)
+
+    def _answer(self, data: bytes, fds: list[int]) -> None:
+        magic, count = frames.KEEPER_ASK.unpack_from(data)
+        trees: list[int] = []
+        try:
+            if magic == frames.KEEPER_MAGIC and fds:
+                path = data[frames.KEEPER_ASK.size :]
+                trees = [self._copy_mount(fds[0], path) for _ in range(count)]
+            socket.send_fds(self.control, [b"ok"], trees)
+        except OSError as error:
+            self.control.send(json.dumps({"failed": str(error), "errno": error.errno}).encode())
+        for fd in (*fds, *trees):
+            os.close(fd)
+
+    def _copy_mount(self, directory: int, path: bytes) -> int:
+        """A detached copy of the mounts at a directory, through which the cell's user is the directory's owner."""
+        if not self.root:
+            return self._copy_by_path(directory, path)
+        status = os.fstat(directory)
+        owner = (status.st_uid, status.st_gid)
+        same = owner == self.cell_ids or self.config.get("own_identity")
+        # Something mounted below may refuse to be mapped: then leave out what is mounted below.
+        for flags in (_libc.AT_RECURSIVE, 0):
+            tree = _libc.open_tree(directory, b"", _libc.OPEN_TREE_CLONE | flags | _libc.AT_EMPTY_PATH)
+            try:
+                if not same:
+                    self._map_owner(tree, owner, flags)
+                return tree
+            except OSError:
+                os.close(tree)
+                if not flags:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _copy_by_path(self, directory: int, path: bytes) -> int:
+        """In our own mount table the host's descriptor is a stranger's: open the path again and compare the two."""
+        mine = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            theirs, ours = os.fstat(directory), os.fstat(mine)
+            if (theirs.st_dev, theirs.st_ino) != (ours.st_dev, ours.st_ino):
+                raise OSError(116, "the workspace is no longer at its path")
+            return _libc.open_tree(mine, b"", namespaces.TREE | _libc.AT_EMPTY_PATH)
+        finally:
+            os.close(mine)
+
+    def _map_owner(self, tree: int, owner: tuple[int, int], flags: int) -> None:
+        if owner not in self.id_maps:
+            self.id_maps[owner] = _user_namespace(owner, self.cell_ids)
+        _libc.mount_setattr(
+            tree, b"", _libc.AT_EMPTY_PATH | flags, add=_libc.MOUNT_ATTR_IDMAP, userns=self.id_maps[owner]
+        )
+
+
+def _free_id(table: str) -> int:
+    """An id that this machine maps and that nothing is likely to own."""
+    with open(table, encoding="ascii") as file:
+        ranges = [tuple(int(word) for word in line.split()) for line in file]
+    for wanted in (PREFERRED_ID, OVERFLOW):
+        if any(first <= wanted < first + count for first, _, count in ranges):
+            return wanted
+    first, _, count = ranges[-1]
+    return first + count - 1
+
+
+def _user_namespace(owner: tuple[int, int], becomes: tuple[int, int]) -> int:
+    """A user namespace whose only content is the map ``owner -> becomes``; the descriptor keeps it alive."""
+    ready_read, ready_write = os.pipe()
+    pid, pidfd = _libc.clone(_libc.CLONE_NEWUSER)
+    if pid == 0:
+        os.close(ready_write)
+        os.read(ready_read, 1)
+        os._exit(0)
+    try:
+        procfs = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        namespaces.write_maps(str(pid), procfs, *becomes, inside=owner, deny_groups=False)
+        os.close(procfs)
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        for fd in (ready_read, ready_write, pidfd):
+            os.close(fd)
+        os.waitpid(pid, 0)
+
+
+# ---------------------------------------------------------------------------------------------- the zygote
+
+
+def run_zygote(config: Config, host: socket.socket, go: int, host_alive: int, ids: tuple[int, int]) -> None:
+    """Never returns."""
+    try:
+        os.read(go, 1)
+        os.close(go)
+        facts = settle(config, ids)
+        warm_up(config)
+        host.send(json.dumps({"up": True, "landlock": facts.landlock_abi, "ids": ids}).encode())
+        Zygote(facts, host, host_alive).serve()
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            host.send(json.dumps({"failed": f"{type(error).__name__}: {error}"}).encode())
+    finally:
+        os._exit(0)
+
+
+def settle(config: Config, ids: tuple[int, int]) -> contain.Facts:
+    """Build the private root, become the cells' user, and give up what no cell will need."""
+    reduced = config["tier"] == "reduced"
+    network: bool = config["network"]
+    facts = contain.Facts(ids=ids, network=network, reduced=reduced, scratch=config.get("scratch", SCRATCH))
+    if not reduced:
+        roots: list[tuple[str, str]] = [(path, real) for path, real in config["roots"]]
+        trees = namespaces.collect(roots, network=network)
+        facts.below = namespaces.build_root(trees, roots, config["tops"], network=network, ids=ids)
+        _libc.call("sethostname", b"cell", 4)
+        if os.getuid() != ids[0]:
+            os.setgroups([])
+            os.setresgid(ids[1], ids[1], ids[1])
+            os.setresuid(ids[0], ids[0], ids[0])
+        facts.procfs = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    _libc.prctl(_libc.PR_SET_DUMPABLE, 0)
+    _libc.prctl(_libc.PR_SET_NO_NEW_PRIVS, 1)
+    seccomp.install(seccomp.compile_filter(seccomp.permanent_policy(facts.column, network=network), facts.column))
+    os.umask(0o022)
+    return facts
+
+
+def warm_up(config: Config) -> None:
+    """Import, touch and freeze everything a call will need, so that no cell pays for it again."""
+    for name in config["preload"]:
+        __import__(name)
+    sys.path[:] = [entry for entry in sys.path if entry != os.path.dirname(os.path.dirname(__file__))]
+    sys.path.extend(config["path"])
+    runner.open_streams()
+    exec(compile("import math\nresult = [str(math.pi)]\n", "<warm>", "exec"), {})
+    with contextlib.suppress(ZeroDivisionError):
+        exec(compile("1/0", "<warm>", "exec"), {})
+    json.loads(json.dumps({"a": [1, 2.5, None, "x"]}))
+    runner._error_body("", "", None)
+    ctypes.c_long(1)
+    _libc.limit_arenas(2)
+    _libc.prepare_clone()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    if len(os.listdir("/proc/self/task")) != 1:
+        raise RuntimeError("an import started a thread; a zygote cannot be forked from")
+
+
+class Zygote:
+    """Forks, reaps, reports."""
+
+    def __init__(self, facts: contain.Facts, host: socket.socket, host_alive: int) -> None:
+        self.facts = facts
+        self.host = host
+        self.host_alive = host_alive
+        self.waiting: dict[int, tuple[int, int]] = {}  # pidfd -> (pid, descriptor for its end)
+        self.epoll = select.epoll()
+        self.epoll.register(host.fileno(), select.EPOLLIN)
+        if host_alive >= 0:
+            self.epoll.register(host_alive, select.EPOLLIN)
+
+    def serve(self) -> None:
+        """Until the host is gone."""
+        while True:
+            for fd, _ in self.epoll.poll():
+                if fd in self.waiting:
+                    self._reap(fd)
+                elif fd == self.host_alive or not self._park():
+                    return
+
+    def _reap(self, pidfd: int) -> None:
+        pid, report = self.waiting.pop(pidfd)
+        self.epoll.unregister(pidfd)
+        os.close(pidfd)
+        _, status, usage = os.wait4(pid, 0)
+        body = frames.ENDED.pack(frames.ENDED_MAGIC, status, usage.ru_utime, usage.ru_stime, usage.ru_maxrss)
+        with contextlib.suppress(OSError):  # nobody is interested any more
+            os.write(report, body)
+        os.close(report)
+
+    def _park(self) -> bool:
+        data, fds, _, _ = socket.recv_fds(self.host, frames.PARK.size, 4)
+        if len(data) != frames.PARK.size or len(fds) != 4:
+            return False
+        try:
+            pid, pidfd = _libc.clone(0 if self.facts.reduced else namespaces.WALLS)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.write(fds[3], frames.PARKED.pack(b"fail", error.errno or 0))
+            for fd in fds:
+                os.close(fd)
+            return True
+        if pid == 0:
+            live(self.facts, fds[0], fds[1], fds[2])
+        report = socket.socket(fileno=fds[3])
+        with contextlib.suppress(OSError):
+            socket.send_fds(report, [frames.PARKED.pack(frames.PARKED_MAGIC, pid)], [pidfd])
+        report.detach()
+        for fd in fds[:3]:
+            os.close(fd)
+        self.waiting[pidfd] = (pid, fds[3])
+        self.epoll.register(pidfd, select.EPOLLIN)
+        return True
+
+
+# ---------------------------------------------------------------------------------------------- the cell
+
+
+def live(facts: contain.Facts, job: int, output: int, memory: int) -> None:
+    """A cell's whole life. Never returns."""
+    status = 125
+    try:
+        status = _live(facts, job, output, memory)
+    except BaseException as error:
+        body = f"{type(error).__name__}: {error}".encode()
+        with contextlib.suppress(OSError):
+            os.write(job, frames.FRAME.pack(frames.FAILED, len(body)) + body)
+    finally:
+        os._exit(status)
+
+
+def _live(facts: contain.Facts, job: int, output: int, memory: int) -> int:
+    ground = contain.Ground(facts)
+    results = runner.ResultMemory(memory)
+    parked = contain.walk(contain.PARK if not facts.reduced else contain.PARK_REDUCED, ground)
+    keep = {job, ground.ruleset}
+    null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    for source, target in ((null, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    _close_all_but(keep)
+    stream = socket.socket(fileno=job)
+    mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC) if not facts.reduced else -1
+    view = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    scratch = os.open("/tmp", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    gifts = [fd for fd in (view, scratch, mounts) if fd >= 0]
+    socket.send_fds(stream, [frames.FRAME.pack(frames.READY, len(parked)) + parked], gifts)
+    for fd in gifts:
+        os.close(fd)
+    meta, source, input_json, fds = _receive(stream)
+    if not meta:
+        return 0  # never used: the host let go of it
+    ground.job = meta
+    if meta["workspace"] is not None and not facts.reduced:
+        ground.tree = fds.pop(0)
+    confined = contain.walk(contain.CONFINE if not facts.reduced else contain.CONFINE_REDUCED, ground)
+    for target, fd in enumerate(fds):
+        os.dup2(fd, target)
+        os.close(fd)
+    os.chdir(meta["cwd"])
+    _announce(stream, confined, ground.upper)
+    return _run(meta, source, input_json, results)
+
+
+def _close_all_but(keep: set[int]) -> None:
+    low = 3
+    for fd in sorted(fd for fd in keep if fd >= 0):
+        if fd > low:
+            os.closerange(low, fd)
+        low = fd + 1
+    _libc.call("close_range", low, 0x7FFFFFFF, 0)
+
+
+def _receive(stream: socket.socket) -> tuple[dict[str, Any], bytes, bytes, list[int]]:
+    """Wait for the job. Everything is empty when the host closed the stream instead."""
+    head, fds, _, _ = socket.recv_fds(stream, 1 << 16, frames.JOB_DESCRIPTORS)
+    if len(head) < frames.JOB.size:
+        return {}, b"", b"", fds
+    _, meta, source, input_json = frames.JOB.unpack_from(head)
+    total = frames.JOB.size + meta + source + input_json
+    chunks = [head]
+    have = len(head)
+    while have < total:
+        chunk = stream.recv(min(total - have, 1 << 20))
+        if not chunk:
+            return {}, b"", b"", fds
+        chunks.append(chunk)
+        have += len(chunk)
+    data = b"".join(chunks)
+    first = frames.JOB.size + meta
+    return (
+        json.loads(data[frames.JOB.size : first]),
+        data[first : first + source],
+        data[first + source : total],
+        fds,
+    )
+
+
+def _announce(stream: socket.socket, confined: bytes, upper: int | None) -> None:
+    """Say that the walls stand, hand over the layer of changes, and let go of the last way to the host."""
+    frame = frames.FRAME.pack(frames.CONFINED, len(confined)) + confined
+    socket.send_fds(stream, [frame], [] if upper is None else [upper])
+    if upper is not None:
+        os.close(upper)
+    stream.close()
+
+
+def _run(meta: dict[str, Any], source: bytes, input_json: bytes, results: runner.ResultMemory) -> int:
+    os.environ.clear()
+    os.environ.update(meta["environment"])
+    runner.refresh_random_state()
+    gc.enable()
+    if meta["kind"] == "inline":
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        return runner.run_inline(source, input_json, meta["filename"], results)
+    return runner.run_program(meta["argv"], meta["environment"], results)
+
+
+if __name__ == "__main__":
+    main()
