@@ -15,16 +15,18 @@ from handrail_cell import _libc, landlock, limits, namespaces, seccomp
 class Ground:
     """What the steps stand on: the zygote's facts, and once it has come, the call's.
 
-    ``facts`` is shared by all cells of a zygote and never changes. ``job`` is the header's metadata (trusted, written by
-    the host). ``upper`` is the descriptor of the layer of staged changes, if any.
+    ``facts`` is shared by all cells of a zygote and never changes. ``job`` is the header's metadata (trusted,
+    written by the host). ``scratch`` is where temporary files go. ``upper`` is the descriptor of the layer of staged
+    changes, if any.
     """
 
-    __slots__ = ("facts", "job", "ruleset", "tree", "upper")
+    __slots__ = ("facts", "job", "ruleset", "scratch", "tree", "upper")
 
     def __init__(self, facts: "Facts") -> None:
         self.facts = facts
         self.job: dict[str, Any] = {}
         self.tree = -1
+        self.scratch = "/tmp"
         self.ruleset = -1
         self.upper: int | None = None
 
@@ -32,7 +34,10 @@ class Ground:
 class Facts:
     """What a zygote knows for all its cells."""
 
-    __slots__ = ("below", "column", "filters", "ids", "landlock_abi", "network", "procfs", "reduced", "scratch")
+    __slots__ = (
+        "below", "column", "filters", "ids", "landlock_abi", "network", "procfs", "readable", "reduced", "scratch",
+        "scratch_base",
+    )
 
     def __init__(self, *, ids: tuple[int, int], network: bool, reduced: bool, scratch: int) -> None:
         column = _libc.COLUMN
@@ -44,6 +49,8 @@ class Facts:
         self.reduced = reduced
         self.scratch = scratch
         self.procfs = -1
+        self.readable: list[str] = []
+        self.scratch_base = ""
         self.below: dict[str, list[str]] = {}
         self.landlock_abi = landlock.abi()
         scoped = self.landlock_abi >= landlock.SCOPES_FROM
@@ -86,7 +93,7 @@ def process_view(_: Ground) -> str:
 
 def scratch(ground: Ground) -> str:
     """A private ``/tmp`` and ``/dev/shm`` of bounded size."""
-    namespaces.mount_scratch(ground.facts.scratch)
+    namespaces.mount_scratch(ground.facts.scratch, ground.facts.below)
     return "private tmpfs, bounded"
 
 
@@ -102,6 +109,91 @@ def prepare_landlock(ground: Ground) -> str:
     return ""
 
 
+def own_group(_: Ground) -> str:
+    """A session and process group of its own, which the filter lets nobody leave; and the parent's death is its own."""
+    os.setsid()
+    _libc.prctl(_libc.PR_SET_PDEATHSIG, 9)
+    return "one process group, which nothing in it can leave"
+
+
+def scratch_directory(ground: Ground) -> str:
+    """A private directory for temporary files, emptied by the zygote afterwards."""
+    ground.scratch = tempfile_name(ground.facts.scratch_base)
+    os.mkdir(ground.scratch, 0o700)
+    return ""
+
+
+def tempfile_name(base: str) -> str:
+    """The scratch directory of this process, told from its process id, so that the zygote knows it too."""
+    return f"{base}/{os.getpid()}"
+
+
+def visible_files(ground: Ground) -> str:
+    """Landlock is the file wall: libraries and system directories to read, scratch and the workspace as granted."""
+    facts, job = ground.facts, ground.job
+    version = facts.landlock_abi
+    if version < landlock.READ_ONLY_FROM:
+        raise OSError(95, f"Landlock ABI {version} cannot promise read-only; {landlock.READ_ONLY_FROM} is needed")
+    ruleset = landlock.create(version, network=facts.network)
+    readable = [*facts.readable, *(f"/{name}" for name in ("usr", *namespaces.MERGED))]
+    for path in (*readable, *REDUCED_ETC, f"/proc/{os.getpid()}"):
+        if os.path.exists(path):
+            _allow(ruleset, version, path, landlock.READ)
+    for name in namespaces.DEVICES:
+        _allow(ruleset, version, f"/dev/{name}", landlock.DEVICE)
+    _allow(ruleset, version, ground.scratch, landlock.WRITE)
+    if job["access"] == "stage":
+        raise OSError(95, "changes cannot be staged without a mount namespace")
+    if job["workspace"] is not None:
+        _allow(ruleset, version, job["workspace"], landlock.READ if job["access"] == "read" else landlock.WRITE)
+    landlock.restrict(ruleset)
+    os.close(ruleset)
+    _prove_landlock()
+    return f"ABI {version}; names, sizes and times of other files can still be seen"
+
+
+def _allow(ruleset: int, version: int, path: str, rights: int) -> None:
+    landlock.allow(
+        ruleset, version, os.fsencode(path), rights if os.path.isdir(path) else rights & landlock.FILE_ONLY
+    )
+
+
+def _prove_landlock() -> None:
+    """A ruleset that was accepted but is not enforced would be the worst of all: try."""
+    try:
+        os.close(os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    except PermissionError:
+        return
+    raise OSError(1, "Landlock accepted the rules and does not enforce them")
+
+
+def resources_reduced(ground: Ground) -> str:
+    """The same limits. Processes are counted for the user as a whole, so what the user already has is added."""
+    job = ground.job
+    job["processes"] += _tasks_of_user()
+    resources(ground)
+    ground.job["environment"]["TMPDIR"] = ground.job["environment"]["HOME"] = ground.scratch
+    if job["cwd"] == "/tmp":
+        job["cwd"] = ground.scratch
+    return "as in the full tier, but the total of processes is the user's"
+
+
+def _tasks_of_user() -> int:
+    total = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}").st_uid == os.getuid():
+                    total += len(os.listdir(f"/proc/{name}/task"))
+            except OSError:  # it ended meanwhile
+                continue
+    return total
+
+
+REDUCED_ETC = tuple(
+    f"/etc/{name}" for name in (*namespaces.ETC_COPIES, "passwd", "group", "nsswitch.conf", "alternatives")
+)
+
 PARK: list[tuple[str, Callable[[Ground], str]]] = [
     ("user_namespace", identity),
     ("memory_hidden", hidden_memory),
@@ -109,6 +201,12 @@ PARK: list[tuple[str, Callable[[Ground], str]]] = [
     ("proc", process_view),
     ("scratch", scratch),
     ("landlock_prepared", prepare_landlock),
+]
+
+PARK_REDUCED: list[tuple[str, Callable[[Ground], str]]] = [
+    ("process_group", own_group),
+    ("memory_hidden", hidden_memory),
+    ("scratch", scratch_directory),
 ]
 
 
@@ -138,7 +236,9 @@ def workspace(ground: Ground) -> str:
 
 
 def files_and_ports(ground: Ground) -> str:
-    """Landlock: read the private root, write ``/tmp`` and, if the profile says so, the workspace; no ports, no signals out."""
+    """Landlock: read the private root, write ``/tmp`` and, if the profile says so, the workspace; no ports, no
+    signals out.
+    """
     facts, job = ground.facts, ground.job
     if ground.ruleset < 0:
         return ""
@@ -186,7 +286,15 @@ CONFINE: list[tuple[str, Callable[[Ground], str]]] = [
     ("seccomp", system_calls),
 ]
 
-ORDER = [*PARK, *CONFINE]
+CONFINE_REDUCED: list[tuple[str, Callable[[Ground], str]]] = [
+    ("rlimits", resources_reduced),
+    ("capabilities", capabilities),
+    ("landlock", visible_files),
+    ("seccomp", system_calls),
+]
+
+ORDER = {"full": [*PARK, *CONFINE], "reduced": [*PARK_REDUCED, *CONFINE_REDUCED]}
+"""The whole walk for each tier. The reduced tier has no namespaces: Landlock, a stricter filter, limits, one group."""
 
 
 def walk(steps: list[tuple[str, Callable[[Ground], str]]], ground: Ground) -> bytes:

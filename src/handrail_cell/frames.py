@@ -6,9 +6,10 @@ Host and zygote speak over a sequenced-packet socket, one message at a time; hos
   cell's end of its output pipe, the result memory; and a fourth, where the zygote will write the end of the cell.
 - *parked* (zygote to host, on the fourth descriptor): :data:`PARKED` with a pidfd of the cell.
 - *ended* (zygote to host, same place): :data:`ENDED`, what ``wait4`` said.
-- *ready*, *confined*, *failed* (cell to host, on the job stream): a :data:`FRAME` head and text. All of them are written
-  by trusted code before a byte of the tool's runs; after *confined* the stream is closed.
-- *job* (host to cell): :data:`JOB` head, then ``meta`` (JSON), ``source`` and ``input``; descriptors ride with the head.
+- *ready*, *confined*, *failed* (cell to host, on the job stream): a :data:`FRAME` head and text. All of them are
+  written by trusted code before a byte of the tool's runs; after *confined* the stream is closed.
+- *job* (host to cell): :data:`JOB` head, then ``meta`` (JSON), ``source`` and ``input``; descriptors ride with the
+  head.
 - *result*: left by the cell in the result memory: :data:`RESULT` head and a body. Untrusted: any code in the cell can
   write there.
 """

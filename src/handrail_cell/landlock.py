@@ -1,7 +1,8 @@
 """Landlock: the second wall around files, and the first in the reduced tier.
 
-What it never governs, whatever the rules say: ``stat``, ``chmod``, ``chown``, timestamps, extended attributes, ``chdir``,
-``O_PATH`` and descriptors that are already open. Where no mount namespace stands in front, a filter takes those away.
+What it never governs, whatever the rules say: ``stat``, ``chmod``, ``chown``, timestamps, extended attributes,
+``chdir``, ``O_PATH`` and descriptors that are already open. Where no mount namespace stands in front, a filter takes
+those away.
 
 Access bits by ABI version; source: ``Documentation/userspace-api/landlock.rst``.
 """
@@ -35,7 +36,8 @@ SCOPE_ABSTRACT, SCOPE_SIGNAL = 1, 2   # ABI 6
 
 READ = EXECUTE | READ_FILE | READ_DIR
 WRITE = (
-    READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM | REFER | TRUNCATE
+    READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM | REFER |
+    TRUNCATE
 )
 FILE_ONLY = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 DEVICE = READ_FILE | WRITE_FILE | TRUNCATE

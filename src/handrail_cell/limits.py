@@ -1,6 +1,7 @@
 """Resource limits that the kernel counts for each process of a cell.
 
-What they cannot bound in total (the sum over processes), the host watches from outside, and a cgroup where one is given.
+What they cannot bound in total (the sum over processes), the host watches from outside, and a cgroup where one is
+given.
 """
 
 import resource

@@ -87,10 +87,13 @@ def _beneath(path: str, directory: str) -> bool:
 
 
 def build_root(
-    trees: list[tuple[str, int]], roots: list[tuple[str, str]], tops: list[str], *, network: bool, ids: tuple[int, int]
+    trees: list[tuple[str, int]],
+    roots: list[tuple[str, str]],
+    tops: list[str],
+    etc: dict[str, bytes],
+    ids: tuple[int, int],
 ) -> dict[str, list[str]]:
     """Build the lean root on a fresh tmpfs and move into it. Returns, for each top directory, the mounts below it."""
-    etc = read_etc(network=network)
     _libc.mount(None, b"/", None, _libc.MS_REC | _libc.MS_PRIVATE)
     here = next(path for path in ("/tmp", "/mnt", "/var", "/usr") if os.path.isdir(path))
     flags = _libc.MS_NOSUID | _libc.MS_NODEV
@@ -140,7 +143,9 @@ def _by_top(paths: list[str]) -> dict[str, list[str]]:
 
 
 def read_etc(*, network: bool) -> dict[str, bytes]:
-    """The few files of the machine's ``/etc`` that programs need, by value; links of ``alternatives`` as ``->target``."""
+    """The few files of the machine's ``/etc`` that programs need, by value; links of ``alternatives`` as
+    ``->target``.
+    """
     found: dict[str, bytes] = {}
     for name in (*ETC_COPIES, *(ETC_NETWORK if network else ())):
         try:
@@ -179,16 +184,22 @@ def write_etc(found: dict[str, bytes], ids: tuple[int, int]) -> None:
 
 
 def mount_proc(target: str, *, writable: bool = False) -> None:
-    """A fresh ``/proc`` of this PID namespace, read-only as a whole: ``/proc/sys`` and every knob of a process with it."""
+    """A fresh ``/proc`` of this PID namespace, read-only as a whole: ``/proc/sys`` and every knob of a process with
+    it.
+    """
     flags = _libc.MS_NOSUID | _libc.MS_NODEV | _libc.MS_NOEXEC | (0 if writable else _libc.MS_RDONLY)
     _libc.mount(b"proc", os.fsencode(target), b"proc", flags)
 
 
-def mount_scratch(size: int) -> None:
+def mount_scratch(size: int, below: dict[str, list[str]]) -> None:
     """A private ``/tmp`` (and, through a link, ``/dev/shm``) of at most ``size`` bytes."""
+    kept = [(path, clone_tree(path)) for path in below.get("tmp", [])]
     flags = _libc.MS_NOSUID | _libc.MS_NODEV
     _libc.mount(b"tmpfs", b"/tmp", b"tmpfs", flags, scratch_options(size))
     os.mkdir("/tmp/.shm", 0o1777)
+    for path, tree in kept:  # an interpreter that lives below the machine's /tmp
+        os.makedirs(path, exist_ok=True)
+        _libc.move_into(tree, os.fsencode(path))
 
 
 def resize_scratch(size: int) -> None:
@@ -247,7 +258,9 @@ def _restore(path: str, tree: int) -> None:
 
 
 def _stage(tree: int, target: bytes, size: int) -> int:
-    """An overlay at ``target``: below it the workspace, above it a bounded tmpfs that only this cell and the host hold."""
+    """An overlay at ``target``: below it the workspace, above it a bounded tmpfs that only this cell and the host
+    hold.
+    """
     flags = _libc.MS_NOSUID | _libc.MS_NODEV
     _libc.mount(b"tmpfs", b"/run", b"tmpfs", flags, scratch_options(size))
     for name in ("upper", "work", "lower"):

@@ -1,7 +1,7 @@
 """What a cell runs once the walls stand: a tool's Python, or a program under a small init.
 
-Results are left in the result memory, a shared mapping without a descriptor. They are data for the host, never a status:
-how the call ended is what the kernel says of this process.
+Results are left in the result memory, a shared mapping without a descriptor. They are data for the host, never a
+status: how the call ended is what the kernel says of this process.
 """
 
 import builtins
@@ -32,7 +32,7 @@ class ResultMemory:
         """Leave one result. What does not fit is not left at all."""
         room = frames.RESULT_BYTES - frames.RESULT.size
         if len(body) > room:
-            kind, body = frames.ERROR, _error_body("ValueError", f"result is larger than {room} bytes\n", None)
+            kind, body = frames.ERROR, error_body("ValueError", f"result is larger than {room} bytes\n", None)
         _libc.store(self._address + frames.RESULT.size, body)
         _libc.store(self._address, frames.RESULT.pack(kind, len(body)))
 
@@ -80,7 +80,7 @@ def _exit_status(code: Any) -> int:
         return 0
     if isinstance(code, int):
         return code & 0xFF
-    print(code, file=sys.stderr)
+    sys.stderr.write(f"{code}\n")
     return 1
 
 
@@ -99,7 +99,7 @@ def _leave_value(names: dict[str, Any], results: ResultMemory) -> int:
         body = json.dumps(names["result"], ensure_ascii=False, allow_nan=False).encode("utf-8")
     except BaseException as error:
         text = f"`result` is not JSON: {type(error).__name__}: {error}\n"
-        results.leave(frames.ERROR, _error_body(type(error).__name__, text, None))
+        results.leave(frames.ERROR, error_body(type(error).__name__, text, None))
         return 1
     results.leave(frames.VALUE, body)
     return 0
@@ -114,10 +114,10 @@ def _leave_error(error: BaseException, results: ResultMemory) -> None:
     except BaseException:  # no memory left to format it, or the error's own methods fail
         text = f"{type(error).__name__}\n"
     text = text.encode("utf-8", "backslashreplace")[: frames.TRACEBACK_BYTES].decode("utf-8", "ignore")
-    results.leave(frames.ERROR, _error_body(type(error).__name__, text, number if isinstance(number, int) else None))
+    results.leave(frames.ERROR, error_body(type(error).__name__, text, number if isinstance(number, int) else None))
 
 
-def _error_body(kind: str, text: str, number: int | None) -> bytes:
+def error_body(kind: str, text: str, number: int | None) -> bytes:
     return json.dumps({"type": kind, "traceback": text, "errno": number}).encode()
 
 
@@ -129,7 +129,7 @@ def run_program(argv: list[str], environment: dict[str, str], results: ResultMem
     """
     child = os.fork()
     if child == 0:
-        _become(argv, environment, results)
+        _become(argv, environment)
     while True:
         try:
             pid, status = os.waitpid(-1, 0)
@@ -142,7 +142,7 @@ def run_program(argv: list[str], environment: dict[str, str], results: ResultMem
     return code if code >= 0 else 128 - code
 
 
-def _become(argv: list[str], environment: dict[str, str], results: ResultMemory) -> None:
+def _become(argv: list[str], environment: dict[str, str]) -> None:
     try:
         for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)

@@ -1,14 +1,14 @@
 """System call filters, compiled as data.
 
 A policy is a table ``{call number: rule}``. A rule is one answer for every use of the call, or checks of single
-arguments, first match wins, and ``ALLOW`` when none matches. :func:`compile_filter` turns the table into classic BPF as a
-balanced tree over the numbers. Nothing here touches the kernel but :func:`install`.
+arguments, first match wins, and ``ALLOW`` when none matches. :func:`compile_filter` turns the table into classic BPF
+as a balanced tree over the numbers. Nothing here touches the kernel but :func:`install`.
 
 Two filters stand one behind the other and the stricter answer wins:
 
 - the *permanent* one, installed once in the zygote: what neither trusted code nor a tool ever needs;
-- the *final* one, installed in the cell just before the tool's code: what building the walls needed (mounts, namespaces)
-  and what this call's profile forbids (new processes, sockets).
+- the *final* one, installed in the cell just before the tool's code: what building the walls needed (mounts,
+  namespaces) and what this call's profile forbids (new processes, sockets).
 
 Rules that the compiler keeps for every policy:
 
@@ -16,7 +16,8 @@ Rules that the compiler keeps for every policy:
 2. a number above the highest we have read the meaning of answers ``ENOSYS``, so that a new kernel opens no new door;
 3. arguments are compared by their low 32 bits alone, which is all that the kernel reads of them
    (comparing 64 lets a caller set high bits to slip by: CVE-2019-10063);
-4. ``clone3`` answers ``ENOSYS``: its flags lie in memory that a filter cannot read, and the C library falls back to ``clone``.
+4. ``clone3`` answers ``ENOSYS``: its flags lie in memory that a filter cannot read, and the C library falls back to
+``clone``.
 """
 
 import struct
@@ -61,21 +62,22 @@ NAMESPACE_FLAGS = 0x7E020000
 """NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. NEWTIME shares bits with the exit signal in ``clone``."""
 
 # Never needed, by anyone, after the zygote is up.
-REFUSED = """
-    ptrace process_vm_readv process_vm_writev process_madvise process_mrelease pidfd_getfd kcmp
-    bpf perf_event_open userfaultfd keyctl add_key request_key
-    init_module finit_module delete_module create_module get_kernel_syms query_module kexec_load kexec_file_load
-    reboot swapon swapoff acct quotactl quotactl_fd iopl ioperm modify_ldt lookup_dcookie syslog nfsservctl uselib
-    ustat sysfs _sysctl vhangup setdomainname settimeofday clock_settime clock_adjtime adjtimex
-    fanotify_init fanotify_mark move_pages migrate_pages mbind set_mempolicy set_mempolicy_home_node vmsplice
-    shmget shmat shmctl shmdt msgget msgsnd msgrcv msgctl semget semop semctl semtimedop
-    mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr
-    open_by_handle_at name_to_handle_at lsm_set_self_attr afs_syscall tuxcall security putpmsg getpmsg vserver
-    remap_file_pages
-""".split()
+REFUSED = (
+    "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "pidfd_getfd",
+    "kcmp", "bpf", "perf_event_open", "userfaultfd", "keyctl", "add_key", "request_key", "init_module",
+    "finit_module", "delete_module", "create_module", "get_kernel_syms", "query_module", "kexec_load",
+    "kexec_file_load", "reboot", "swapon", "swapoff", "acct", "quotactl", "quotactl_fd", "iopl", "ioperm",
+    "modify_ldt", "lookup_dcookie", "syslog", "nfsservctl", "uselib", "ustat", "sysfs", "_sysctl", "vhangup",
+    "setdomainname", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "fanotify_init",
+    "fanotify_mark", "move_pages", "migrate_pages", "mbind", "set_mempolicy", "set_mempolicy_home_node",
+    "vmsplice", "shmget", "shmat", "shmctl", "shmdt", "msgget", "msgsnd", "msgrcv", "msgctl", "semget", "semop",
+    "semctl", "semtimedop", "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify",
+    "mq_getsetattr", "open_by_handle_at", "name_to_handle_at", "lsm_set_self_attr", "afs_syscall", "tuxcall",
+    "security", "putpmsg", "getpmsg", "vserver", "remap_file_pages",
+)
 
 # Absent, so that libraries take the road they take on an older kernel.
-ABSENT = "clone3 io_uring_setup io_uring_enter io_uring_register memfd_create memfd_secret execveat".split()
+ABSENT = ("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register", "memfd_create", "memfd_secret", "execveat")
 
 IOCTLS = (0x5412, 0x541C, 0x5423, 0x541D, 0x40086602, 0x40046602, 0x401C5820)
 """TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS, FS_IOC_SETFLAGS (64, 32), FS_IOC_FSSETXATTR."""
@@ -83,32 +85,38 @@ IOCTLS = (0x5412, 0x541C, 0x5423, 0x541D, 0x40086602, 0x40046602, 0x401C5820)
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
 
 # What building the walls needed, and nobody needs afterwards.
-BUILDERS = """
-    mount umount2 pivot_root chroot fsopen fsconfig fsmount fspick open_tree open_tree_attr move_mount mount_setattr
-    unshare setns sethostname statmount listmount
-""".split()
+BUILDERS = (
+    "mount", "umount2", "pivot_root", "chroot", "fsopen", "fsconfig", "fsmount", "fspick", "open_tree",
+    "open_tree_attr", "move_mount", "mount_setattr", "unshare", "setns", "sethostname", "statmount",
+    "listmount",
+)
 
 PRCTLS = (0x59616D61, 35, 28, 4, 22)
 """PR_SET_PTRACER, PR_SET_MM, PR_SET_SECUREBITS, PR_SET_DUMPABLE, PR_SET_SECCOMP."""
 
+PRCTLS_REDUCED = (1, 36)
+"""PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER: without a PID namespace these carry the complete kill."""
+
 # Without a mount namespace, Landlock is the file wall, and it does not govern these.
-METADATA = """
-    chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat futimesat
-    setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr
-    inotify_add_watch
-""".split()
+METADATA = (
+    "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes",
+    "utimensat", "futimesat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr",
+    "fremovexattr", "removexattrat", "file_setattr", "inotify_add_watch",
+)
 
 # Without a PID namespace, other processes of the same user are in reach.
-SIGNALS = "kill tkill tgkill pidfd_send_signal rt_sigqueueinfo rt_tgsigqueueinfo".split()
-OTHERS = "sched_setscheduler sched_setparam sched_setattr sched_setaffinity".split()
+SIGNALS = ("kill", "tkill", "tgkill", "pidfd_send_signal", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
+OTHERS = ("sched_setscheduler", "sched_setparam", "sched_setattr", "sched_setaffinity")
 
 
 def permanent_policy(column: int, *, network: bool) -> Policy:
     """What the zygote gives up for itself and every cell. ``network`` lets Internet sockets be made."""
-    policy = _table(column, dict.fromkeys(REFUSED, EPERM) | dict.fromkeys(ABSENT, ENOSYS))
-    policy |= _table(
+    rules: dict[str, Rule] = dict.fromkeys(REFUSED, EPERM)
+    rules |= dict.fromkeys(ABSENT, ENOSYS)
+    return _table(
         column,
-        {
+        rules
+        | {
             "socket": _internet_only() if network else EPERM,
             "socketpair": (Check(0, FULL_WORD, AF_UNIX, EPERM, negate=True),),
             "ioctl": (
@@ -119,7 +127,6 @@ def permanent_policy(column: int, *, network: bool) -> Policy:
             "prlimit64": (Check(0, FULL_WORD, 0, EPERM, negate=True),),
         },
     )
-    return policy
 
 
 def final_policy(column: int, *, may_exec: bool, reduced: bool = False, scoped_signals: bool = True) -> Policy:
@@ -128,7 +135,7 @@ def final_policy(column: int, *, may_exec: bool, reduced: bool = False, scoped_s
     ``may_exec``: new processes and programs are allowed. ``reduced``: no namespaces stand behind this filter.
     ``scoped_signals``: Landlock keeps signals inside the cell (ABI 6), so ``kill`` may stay.
     """
-    clone = [Check(0, mask, 0, EPERM, negate=True) for mask in (NAMESPACE_FLAGS,)]
+    clone = [Check(0, NAMESPACE_FLAGS, 0, EPERM, negate=True)]
     rules: dict[str, Rule] = dict.fromkeys(BUILDERS, EPERM)
     rules["prctl"] = tuple(Check(0, FULL_WORD, option, EPERM) for option in PRCTLS)
     rules["seccomp"] = (Check(1, 0x8, 0x8, EPERM),)  # a listener would answer system calls in the kernel's place
@@ -137,6 +144,7 @@ def final_policy(column: int, *, may_exec: bool, reduced: bool = False, scoped_s
         rules |= dict.fromkeys(("fork", "vfork", "execve"), EPERM)
     rules["clone"] = tuple(clone)
     if reduced:
+        rules["prctl"] = tuple(Check(0, FULL_WORD, option, EPERM) for option in (*PRCTLS, *PRCTLS_REDUCED))
         rules |= dict.fromkeys((*METADATA, "setsid", "setpgid"), EPERM)
         rules |= dict.fromkeys(OTHERS, (Check(0, FULL_WORD, 0, EPERM, negate=True),))
         rules |= dict.fromkeys(("setpriority", "ioprio_set"), (Check(1, FULL_WORD, 0, EPERM, negate=True),))
@@ -208,5 +216,7 @@ def _leaf(rule: Rule) -> list[Instruction]:
 
 
 def install(program: bytes) -> None:
-    """Install a compiled filter for this process and all it will start. Needs ``no_new_privs``. There is no way back."""
+    """Install a compiled filter for this process and all it will start. Needs ``no_new_privs``. There is no way
+    back.
+    """
     _libc.install_filter(program, len(program) // 8)

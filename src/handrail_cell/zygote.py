@@ -1,8 +1,8 @@
 """The warm parent of all cells: executed by the host, never forked from it.
 
-Two processes come to be. The *keeper* stays outside the private root, hands out copies of the workspace's mount and is the
-zygote's parent. The *zygote* is PID 1 of its own PID namespace, so that its end is the end of every cell, by the kernel;
-it warms up, freezes its heap and then only forks, reaps and reports. Neither ever reads a byte of a call.
+Two processes come to be. The *keeper* stays outside the private root, hands out copies of the workspace's mount and
+is the zygote's parent. The *zygote* is PID 1 of its own PID namespace, so that its end is the end of every cell, by
+the kernel; it warms up, freezes its heap and then only forks, reaps and reports. Neither ever reads a byte of a call.
 
 Both end when the host does: their sockets close, and a descriptor of the host process itself tells them when a stray
 copy of a socket would not.
@@ -74,6 +74,8 @@ class Keeper:
 
     def start_zygote(self) -> None:
         """Fork the zygote into its namespaces and tell the host that it is up."""
+        if self.reduced:
+            _libc.prctl(_libc.PR_SET_CHILD_SUBREAPER, 1)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         go_read, go_write = os.pipe()
         _libc.prepare_clone()
@@ -117,10 +119,25 @@ class Keeper:
             if not data:
                 break
             self._answer(data, fds)
+        self.end()
+
+    def end(self) -> None:
+        """See the zygote dead. Without a PID namespace it ends its cells itself; what it left undone is done here."""
+        if self.reduced:
+            patience = select.poll()
+            patience.register(self.zygote_fd, select.POLLIN)
+            patience.poll(2000)
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(self.zygote_fd, signal.SIGKILL)
-        with contextlib.suppress(OSError):
+        if not self.reduced:
             os.waitpid(-1, 0)
+            return
+        while children := _children_of(os.getpid()):
+            for pid in children:
+                _kill_group_of(pid)
+            if sum(_reap_now(pid) for pid in children) == 0:
+                select.select([], [], [], 0.001)
+        _remove_tree(self.config["scratch_base"])
 
     def _answer(self, data: bytes, fds: list[int]) -> None:
         magic, count = frames.KEEPER_ASK.unpack_from(data)
@@ -215,7 +232,9 @@ def run_zygote(config: Config, host: socket.socket, go: int, host_alive: int, id
         facts = settle(config, ids)
         warm_up(config)
         host.send(json.dumps({"up": True, "landlock": facts.landlock_abi, "ids": ids}).encode())
-        Zygote(facts, host, host_alive).serve()
+        zygote = Zygote(facts, host, host_alive)
+        zygote.serve()
+        zygote.close()
     except BaseException as error:
         with contextlib.suppress(OSError):
             host.send(json.dumps({"failed": f"{type(error).__name__}: {error}"}).encode())
@@ -231,13 +250,19 @@ def settle(config: Config, ids: tuple[int, int]) -> contain.Facts:
     if not reduced:
         roots: list[tuple[str, str]] = [(path, real) for path, real in config["roots"]]
         trees = namespaces.collect(roots, network=network)
-        facts.below = namespaces.build_root(trees, roots, config["tops"], network=network, ids=ids)
-        _libc.call("sethostname", b"cell", 4)
+        etc = namespaces.read_etc(network=network)
         if os.getuid() != ids[0]:
             os.setgroups([])
             os.setresgid(ids[1], ids[1], ids[1])
             os.setresuid(ids[0], ids[0], ids[0])
+        facts.below = namespaces.build_root(trees, roots, config["tops"], etc, ids)
+        _libc.call("sethostname", b"cell", 4)
         facts.procfs = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    else:
+        facts.readable = [real for _, real in config["roots"]]
+        facts.scratch_base = config["scratch_base"]
+        os.mkdir(facts.scratch_base, 0o700)
+        _libc.prctl(_libc.PR_SET_CHILD_SUBREAPER, 1)
     _libc.prctl(_libc.PR_SET_DUMPABLE, 0)
     _libc.prctl(_libc.PR_SET_NO_NEW_PRIVS, 1)
     seccomp.install(seccomp.compile_filter(seccomp.permanent_policy(facts.column, network=network), facts.column))
@@ -247,16 +272,16 @@ def settle(config: Config, ids: tuple[int, int]) -> contain.Facts:
 
 def warm_up(config: Config) -> None:
     """Import, touch and freeze everything a call will need, so that no cell pays for it again."""
-    for name in config["preload"]:
-        __import__(name)
     sys.path[:] = [entry for entry in sys.path if entry != os.path.dirname(os.path.dirname(__file__))]
     sys.path.extend(config["path"])
+    for name in config["preload"]:
+        __import__(name)
     runner.open_streams()
     exec(compile("import math\nresult = [str(math.pi)]\n", "<warm>", "exec"), {})
     with contextlib.suppress(ZeroDivisionError):
         exec(compile("1/0", "<warm>", "exec"), {})
     json.loads(json.dumps({"a": [1, 2.5, None, "x"]}))
-    runner._error_body("", "", None)
+    runner.error_body("", "", None)
     ctypes.c_long(1)
     _libc.limit_arenas(2)
     _libc.prepare_clone()
@@ -295,11 +320,37 @@ class Zygote:
         pid, report = self.waiting.pop(pidfd)
         self.epoll.unregister(pidfd)
         os.close(pidfd)
+        if self.facts.reduced:
+            self._end_group(pid)
         _, status, usage = os.wait4(pid, 0)
         body = frames.ENDED.pack(frames.ENDED_MAGIC, status, usage.ru_utime, usage.ru_stime, usage.ru_maxrss)
         with contextlib.suppress(OSError):  # nobody is interested any more
             os.write(report, body)
         os.close(report)
+
+    def _end_group(self, leader: int) -> None:
+        """Without a PID namespace: kill the dead leader's whole group and wait until nothing of it is left.
+
+        The leader is still a zombie, so its number cannot mean anybody else. A group is signalled as one: a member that
+        is about to fork dies before its child is born. Orphans come to us, their subreaper, to be reaped.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader, signal.SIGKILL)
+        while others := _members(leader):
+            if sum(_reap_now(pid) for pid in others) == 0:
+                select.select([], [], [], 0.001)  # their parents are still dying
+        _remove_tree(f"{self.facts.scratch_base}/{leader}")
+
+    def close(self) -> None:
+        """End what the kernel would not end with us: the reduced tier's groups."""
+        if not self.facts.reduced:
+            return
+        for pidfd, (pid, _) in list(self.waiting.items()):
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+                self._end_group(pid)
+        _remove_tree(self.facts.scratch_base)
 
     def _park(self) -> bool:
         data, fds, _, _ = socket.recv_fds(self.host, frames.PARK.size, 4)
@@ -324,6 +375,57 @@ class Zygote:
         self.waiting[pidfd] = (pid, fds[3])
         self.epoll.register(pidfd, select.EPOLLIN)
         return True
+
+
+def _group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return -1
+
+
+def _children_of(parent: int) -> list[int]:
+    found: list[int] = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+            if int(file.read().rpartition(b")")[2].split()[1]) == parent:
+                found.append(int(name))
+    return found
+
+
+def _kill_group_of(pid: int) -> None:
+    group = _group_of(pid)
+    if group > 0 and group != os.getpgid(0):
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def _members(leader: int) -> list[int]:
+    """Everybody but the leader in its group, zombies whose parents are still dying included."""
+    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in numbers if pid != leader and _group_of(pid) == leader]
+
+
+def _reap_now(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:  # not ours yet
+        return False
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a scratch directory, walking by descriptors and following no link."""
+    with contextlib.suppress(OSError):
+        for _, directories, files, here in os.fwalk(path, topdown=False, follow_symlinks=False):
+            for name in (*files, *directories):
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=here)
+            for name in directories:
+                with contextlib.suppress(OSError):
+                    os.rmdir(name, dir_fd=here)
+        os.rmdir(path)
 
 
 # ---------------------------------------------------------------------------------------------- the cell
@@ -353,9 +455,9 @@ def _live(facts: contain.Facts, job: int, output: int, memory: int) -> int:
     _close_all_but(keep)
     stream = socket.socket(fileno=job)
     mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC) if not facts.reduced else -1
-    view = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    scratch = os.open("/tmp", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    gifts = [fd for fd in (view, scratch, mounts) if fd >= 0]
+    view = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if not facts.reduced else -1
+    scratch = os.open(ground.scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    gifts = [fd for fd in (scratch, view, mounts) if fd >= 0]
     socket.send_fds(stream, [frames.FRAME.pack(frames.READY, len(parked)) + parked], gifts)
     for fd in gifts:
         os.close(fd)

@@ -1,0 +1,1 @@
+"""Cells: profile (what is allowed, as data), supervisor (the host side), zygotes, output, ending, report, staging."""

@@ -1,0 +1,79 @@
+"""What a cell may touch and use, as data: a tool's capability and the host's settings, compiled once per tool."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from handrail.errors import ConfigurationError
+from handrail.tool import Capability
+from handrail_cell.wire import Limits
+
+Access = Literal["none", "read", "write", "stage"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxProfile:
+    """Everything a cell is built from. Nothing in it comes from the model.
+
+    ``workspace`` is an absolute path, shown at its own place inside; ``access`` says how: ``none`` not at all, ``read``
+    read-only, ``write`` directly, ``stage`` writable into a bounded layer that the host holds and the workspace
+    never sees. ``network`` leaves the cell in the host's network with Internet sockets; for long-lived servers that
+    the host granted, never a tool's own wish. ``exec`` allows new processes. ``environment`` is all the environment
+    there is, besides a ``PATH``, ``HOME``, ``LANG`` and ``TMPDIR`` of the cell's own. ``read_only_dirs`` are further
+    host directories, from trusted configuration. ``preload`` are modules imported once in a warm parent of their
+    own. ``minimum_tier`` is the weakest wall that will do.
+    """
+
+    workspace: str | None = None
+    access: Access = "none"
+    network: bool = False
+    exec: bool = False
+    limits: Limits = field(default_factory=Limits)
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    read_only_dirs: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()
+    minimum_tier: Literal["full", "reduced"] = "full"
+
+    def __post_init__(self) -> None:
+        if self.access != "none" and self.workspace is None:
+            raise ConfigurationError(f"access {self.access!r} needs a workspace")
+        for path in (*([self.workspace] if self.workspace else []), *self.read_only_dirs):
+            if not path.startswith("/") or "\0" in path or ".." in path.split("/") or path.strip("/") == "":
+                raise ConfigurationError(f"{path!r} must be an absolute path below / without '..'")
+
+    def with_(self, **changes: Any) -> "SandboxProfile":
+        """A copy with some fields changed, checked again."""
+        return replace(self, **changes)
+
+
+def profile_for(
+    capability: Capability,
+    workspace: str | None,
+    limits: Limits | None = None,
+    *,
+    stage: bool = False,
+    environment: Mapping[str, str] | None = None,
+    read_only_dirs: tuple[str, ...] = (),
+    preload: tuple[str, ...] = (),
+    minimum_tier: Literal["full", "reduced"] = "full",
+) -> SandboxProfile:
+    """The walls for what a tool declared. What it did not declare is closed.
+
+    ``stage`` turns writing into writing to a layer. ``capability.network`` opens nothing: a cell that runs a tool's
+    code never has sockets, whatever the tool declares; a server that needs them gets a profile from the host.
+    """
+    access: Access = "none"
+    if workspace is not None and capability.writes:
+        access = "stage" if stage else "write"
+    elif workspace is not None and capability.reads:
+        access = "read"
+    return SandboxProfile(
+        workspace=workspace,
+        access=access,
+        exec=capability.exec,
+        limits=limits or Limits(),
+        environment=environment or {},
+        read_only_dirs=read_only_dirs,
+        preload=preload,
+        minimum_tier=minimum_tier,
+    )

@@ -1,0 +1,116 @@
+"""One cell at a time: what it says, what it may do, and how it ends."""
+
+import os
+import signal
+
+import pytest
+
+from handrail.sandbox.profile import SandboxProfile
+from handrail.sandbox.supervisor import CellResult, InlineCode, ShellCommand, Supervisor
+from handrail_cell.wire import Limits
+
+pytestmark = pytest.mark.walls
+
+
+@pytest.fixture(scope="module")
+def supervisor():
+    with Supervisor() as keeper:
+        yield keeper
+
+
+def inline(supervisor: Supervisor, source: str, *, limits: Limits | None = None, **profile) -> CellResult:
+    return supervisor.run_sync(
+        InlineCode(source, "tool.py", b'{"n": 2}'), SandboxProfile(limits=limits or Limits(), **profile)
+    )
+
+
+def shell(supervisor: Supervisor, text: str, *, limits: Limits | None = None, **profile) -> CellResult:
+    profile.setdefault("exec", True)
+    return supervisor.run_sync(
+        ShellCommand(("/bin/bash", "-c", text)), SandboxProfile(limits=limits or Limits(), **profile)
+    )
+
+
+def test_inline_code_sees_its_input_and_leaves_a_value_and_its_output_in_order(supervisor):
+    result = inline(
+        supervisor,
+        "import sys\nfor i in range(3):\n    print(i)\n    print('e', i, file=sys.stderr)\nresult = input_data['n'] * 21",
+    )
+    assert (result.exit_code, result.value, result.limit) == (0, b"42", None)
+    assert result.output == b"0\ne 0\n1\ne 1\n2\ne 2\n"
+
+
+def test_a_traceback_shows_the_tools_own_lines_under_its_name(supervisor):
+    result = inline(supervisor, "def f():\n    return 1 / 0\nf()")
+    assert result.exit_code == 1
+    assert 'File "tool.py", line 3' in result.error
+    assert "return 1 / 0" in result.error
+    assert "runner.py" not in result.error
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "killed_by"),
+    [
+        ("import sys; sys.exit(7)", 7, None),
+        ("import os; os._exit(9)", 9, None),
+        ("import ctypes; ctypes.string_at(0)", None, signal.SIGSEGV),
+    ],
+)
+def test_the_status_is_what_the_kernel_says(supervisor, source, code, killed_by):
+    result = inline(supervisor, source)
+    assert (result.exit_code, result.signal) == (code, killed_by)
+
+
+@pytest.mark.parametrize(
+    ("source", "limits", "name"),
+    [
+        ("while True: pass", Limits(wall_s=0.3), "wall"),
+        ("while True: pass", Limits(cpu_s=1), "cpu"),
+        ("x = bytearray(1 << 40)", Limits(), "memory"),
+        ("f = open('/tmp/a', 'wb')\nwhile True: f.write(bytes(1 << 20))", Limits(disk_bytes=1 << 23), "disk"),
+        ("f = open('/tmp/a', 'wb')\nwhile True: f.write(bytes(1 << 20))", Limits(file_bytes=1 << 23), "file_size"),
+        ("k = [open('/dev/null') for _ in range(1000)]", Limits(), "open_files"),
+        ("import threading, time\nfor _ in range(99): threading.Thread(target=time.sleep, args=(9,)).start()",
+         Limits(processes=8, wall_s=20), "processes"),
+        ("while True: print('x' * 100000)", Limits(output_bytes=4096), "output"),
+    ],
+)  # fmt: skip
+def test_every_limit_is_named_when_it_is_met(supervisor, source, limits, name):
+    result = inline(supervisor, source, limits=limits)
+    assert result.limit == name
+    assert not result.succeeded
+    assert len(result.output) <= limits.output_bytes
+
+
+@pytest.mark.parametrize("access", ["read", "write", "stage"])
+def test_the_workspace_is_at_its_own_path_and_as_writable_as_granted(supervisor, tmp_path, access):
+    (tmp_path / "old").write_text("old")
+    result = shell(supervisor, "pwd; cat old; echo new > new", workspace=str(tmp_path), access=access)
+    assert result.output.startswith(f"{tmp_path}\nold".encode())
+    assert (result.exit_code == 0) == (access != "read")
+    assert (tmp_path / "new").exists() == (access == "write")
+    if access == "write":
+        assert (tmp_path / "new").stat().st_uid == os.getuid()
+    if access == "stage":
+        with result.staged as layer:
+            assert os.listdir(layer.upper_fd) == ["new"]
+
+
+def test_what_a_command_leaves_running_is_gone_when_it_ends(supervisor, tmp_path):
+    text = "trap '' TERM; nohup setsid sleep 1000 & (setsid sleep 1000 &); echo $$ > pid; exit 3"
+    result = shell(supervisor, text, workspace=str(tmp_path), access="write")
+    assert result.exit_code == 3
+    assert not _sleepers()
+
+
+def _sleepers() -> list[str]:
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    if file.read() == b"sleep\x001000\x00":
+                        found.append(name)
+            except OSError:
+                continue
+    return found
