@@ -26,13 +26,17 @@ Review = Literal["before", "changes"]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who proposed the call: the run and step of an agent, and the provider's own id, which is not unique."""
+    """Who proposed the call: the run and step of an agent, and the provider's own id, which is not unique.
+
+    ``agent`` tells the agents of one session apart: what a person granted to one of them is not granted to another.
+    """
 
     run_id: str = ""
     step: int = 0
     tool_index: int = 0
     provider_call_id: str = ""
     door: str = "library"
+    agent: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,8 @@ class Checked:
 class Approved:
     """A call that may run. ``review`` says whether its staged changes are still to be shown before they are real.
 
-    ``rule`` names what decided. ``approval_id`` is the approval to consume with the intent, if a person was asked.
+    ``rule`` names what decided. ``approval_id`` is the approval to consume with the intent, if a person was asked;
+    then ``asked_at`` and ``answered_at`` say when (seconds since the epoch).
     """
 
     checked: Checked
@@ -117,6 +122,8 @@ class Approved:
     approval_id: str | None = None
     approved_by: str | None = None
     binding: str | None = None
+    asked_at: float | None = None
+    answered_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

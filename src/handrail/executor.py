@@ -12,12 +12,13 @@ order; everything else here carries out one step of it.
 
 import asyncio
 import difflib
+import json
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -31,11 +32,13 @@ from handrail.approval.decision import (
     Approve,
     Approver,
     Decision,
+    Escalate,
     Modify,
     Park,
     Reject,
     Unavailable,
 )
+from handrail.approval.grants import MemoryGrants, covers, make_grant, offer
 from handrail.approval.policy import Policy, RiskTable, Verdict
 from handrail.call import Approved, Checked, Origin, Proposed, Recorded, Reviewed, new_call_id
 from handrail.changes.changeset import ChangeSet
@@ -54,7 +57,7 @@ from handrail.guard import FilesystemGuard, Guarded
 from handrail.journal.protocol import CallJournal, NoJournal
 from handrail.outcome import ChangesReport, Reason, ToolOutcome
 from handrail.output import OutputCap
-from handrail.parked import HeldIntent, ParkedCall
+from handrail.parked import Answer, Grant, GrantStore, HeldIntent, ParkedCall
 from handrail.registry import ToolRegistry
 from handrail.schema import ArgumentsInvalid, copy_json, decode_arguments
 from handrail.tool import Effect, Job, Signal
@@ -64,6 +67,7 @@ log = logging.getLogger("handrail")
 
 RawArguments = str | bytes | Mapping[str, Any]
 MAX_EDITS = 10
+MAX_EDITED_CHARACTERS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +120,8 @@ class ToolExecutor:
     ``changes``: the private store of staged changes. ``timeout``: seconds, for tools that declare none.
     ``max_output_bytes``: how much text of one outcome the model reads; ``spill_directory`` keeps the whole.
     ``max_parallel``: how many calls run at once in one event loop. ``approval_ttl``: seconds an approval stays open.
+    ``session`` and ``grants``: whose lasting approvals count here, and where they are kept (default: a session of this
+    executor's own, kept in memory).
     """
 
     def __init__(
@@ -133,6 +139,8 @@ class ToolExecutor:
         max_parallel: int = 8,
         approval_ttl: float = 3600.0,
         mask_values: bool = False,
+        session: str = "",
+        grants: GrantStore | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.registry = registry
@@ -149,6 +157,8 @@ class ToolExecutor:
         self._max_parallel = max_parallel
         self._approval_ttl = approval_ttl
         self._mask_values = mask_values
+        self.session = session or new_call_id()
+        self._grants: GrantStore = grants if grants is not None else MemoryGrants()
         self._clock = clock
         self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Semaphore] = WeakKeyDictionary()
         self._sync = _SyncLoop()
@@ -172,8 +182,7 @@ class ToolExecutor:
         """
         walk = _Walk(call_id or new_call_id(), name, time.perf_counter(), signal or Signal(), listeners)
         walk.id_was_given = bool(call_id)
-        async with self._slot():
-            return await self._ended(walk, self._walk(walk, arguments, origin))
+        return await self._ended(walk, self._walk(walk, arguments, origin))
 
     def execute_sync(self, name: str, arguments: RawArguments, **options: Any) -> ToolOutcome:
         """:meth:`execute` for callers without an event loop; it runs in one loop thread that this executor keeps.
@@ -203,8 +212,7 @@ class ToolExecutor:
         answer was bound to is the same; a call that ran staged is committed. Rejected: it never runs.
         """
         walk = _Walk(new_call_id(), "", time.perf_counter(), signal or Signal(), _NO_LISTENERS)
-        async with self._slot():
-            return await self._ended(walk, self._resumed(walk, approval_id))
+        return await self._ended(walk, self._resumed(walk, approval_id))
 
     def close(self) -> None:
         """End the loop thread of :meth:`execute_sync` and close the workspace. Closing twice is harmless."""
@@ -239,8 +247,9 @@ class ToolExecutor:
                 continue
             if isinstance(approved, ToolOutcome):
                 return approved
-            recorded = await self._record(walk, approved)
-            effect = await self._run(walk, recorded)
+            async with self._slot():  # a call that waits for a person holds no place
+                recorded = await self._record(walk, approved)
+                effect = await self._run(walk, recorded)
             reviewed = await self._review(recorded, effect)
             if isinstance(reviewed, Modify):
                 dropped = await self._settle(walk, _dropped_for_edit(reviewed))
@@ -314,15 +323,30 @@ class ToolExecutor:
     async def _approve(self, checked: Checked) -> Approved | Modify | ToolOutcome:
         verdict = self._policy.decide(checked)
         if verdict.decision == "deny":
-            return ToolOutcome.error(f"Denied by {verdict.rule}: {verdict.why}.", Reason.DENIED)
-        if verdict.decision == "ask" and self._approver is None:
+            return _denied(verdict)
+        if verdict.decision == "allow":
+            return Approved(checked, "before", verdict.rule)
+        grant = await self._granted(checked, verdict)
+        if grant is not None:
+            return Approved(checked, "before", f"grant {grant.grant_id}", approved_by=grant.by)
+        if self._approver is None:
             return _said_no(_nobody_to_ask(checked))
-        if verdict.decision == "allow" or verdict.review == "changes":
-            return Approved(checked, verdict.review if verdict.decision == "ask" else "before", verdict.rule)
+        if verdict.review == "changes":
+            return Approved(checked, "changes", verdict.rule)
         request = self._question(checked, verdict, None)
         decision = await self._decide(request)
         if isinstance(decision, Approve):
-            return Approved(checked, "before", verdict.rule, request.approval_id, decision.by, request.binding)
+            await self._keep_grant(decision, request, checked)
+            return Approved(
+                checked,
+                "before",
+                verdict.rule,
+                request.approval_id,
+                decision.by,
+                request.binding,
+                request.asked_at,
+                self._clock(),
+            )
         if isinstance(decision, Modify):
             return decision
         if isinstance(decision, Park):
@@ -330,6 +354,7 @@ class ToolExecutor:
         return _said_no(decision)
 
     async def _record(self, walk: _Walk, approved: Approved) -> Recorded:
+        _refuse_if_another(approved, self._policy.version)
         deadline = self._clock() + self._timeout_of(approved.checked)
         walk.recorded = await self._journal.begin(approved, deadline=deadline)
         if walk.listeners.on_stage is not None:
@@ -372,9 +397,12 @@ class ToolExecutor:
         if not changes or effect.outcome.status != "ok" or recorded.approved.review == "before":
             return Reviewed(recorded, recorded.approved.approved_by or recorded.approved.rule)
         verdict = self._policy.decide(recorded.checked)
+        if verdict.decision == "deny":  # it was changed while the call ran
+            return _denied(verdict)
         request = self._question(recorded.checked, verdict, changes)
         decision = await self._decide(request)
         if isinstance(decision, Approve):
+            await self._keep_grant(decision, request, recorded.checked)
             return Reviewed(recorded, decision.by, request.approval_id)
         if isinstance(decision, Modify):
             return decision
@@ -439,6 +467,7 @@ class ToolExecutor:
     def _question(self, checked: Checked, verdict: Verdict, changes: ChangeSet | None) -> ApprovalRequest:
         registered = checked.registered
         now = self._clock()
+        pattern = offer(checked) if verdict.can_grant else None
         return ApprovalRequest(
             approval_id=new_call_id(),
             call_id=checked.proposed.call_id,
@@ -455,9 +484,43 @@ class ToolExecutor:
             changes=changes,
             diff=self._changes.diff(changes) if self._changes is not None and changes is not None else "",
             staged=registered.tool.body.staged,
-            can_grant=verdict.can_grant,
+            can_grant=pattern is not None,
+            offer=pattern,
             run_id=checked.proposed.origin.run_id,
+            agent=checked.proposed.origin.agent,
+            session=self.session,
+            workspace=checked.workspace_id,
+            requested_paths=dict(checked.requested_paths),
+            resolved_paths=dict(checked.resolved_paths),
         )
+
+    async def _granted(self, checked: Checked, verdict: Verdict) -> Grant | None:
+        """The lasting approval that covers this call, where policy lets one count."""
+        if not verdict.can_grant:
+            return None
+        for grant in await self._grants.grants(self.session):
+            if covers(grant, checked, session=self.session, policy=self._policy.version):
+                return grant
+        return None
+
+    async def _keep_grant(self, answer: Approve, request: ApprovalRequest, checked: Checked) -> None:
+        """Keep the lasting approval that came with an answer. One that may not be is dropped: it was a yes, once."""
+        if answer.grant is None:
+            return
+        try:
+            grant = make_grant(
+                answer.grant,
+                checked,
+                allowed=request.can_grant,
+                session=self.session,
+                policy=self._policy.version,
+                by=answer.by,
+                at=self._clock(),
+            )
+        except ApprovalError as error:
+            log.warning("call %s was approved once: %s", request.call_id, error)
+            return
+        await self._grants.add_grant(grant)
 
     async def _decide(self, request: ApprovalRequest) -> Decision:
         """Ask. Nobody there, a broken approver and a late answer all mean no."""
@@ -481,7 +544,7 @@ class ToolExecutor:
             tool=request.tool,
             arguments=checked.arguments,
             binding=request.binding,
-            question=_question_json(request),
+            question={**_question_json(request), "origin": asdict(checked.proposed.origin)},
             asked_at=request.asked_at,
             expires_at=request.expires_at,
             run_id=request.run_id,
@@ -513,23 +576,23 @@ class ToolExecutor:
                 return dropped
             arguments = self._edited(walk, Modify(answer.arguments or {}, answer.by))
             self._start_again(walk)
-            return await self._walk(walk, arguments, _NOBODY)
+            return await self._walk(walk, arguments, _origin_of(parked))
         if walk.recorded is not None:
             return await self._commit_parked(walk, parked, walk.recorded, answer.by)
-        return await self._run_parked(walk, parked, answer.by)
+        return await self._run_parked(walk, parked, answer)
 
     def _recorded_again(self, walk: _Walk, parked: ParkedCall, held: HeldIntent) -> Recorded:
         """The stage at which a call was parked after it ran staged. Nothing is checked again: nothing runs again."""
         registered = self.registry.find(parked.tool)
         if registered is None:
             raise ApprovalError(f"the tool {parked.tool!r} is not here, so its changes stay as they are")
-        proposed = Proposed(parked.call_id, registered, dict(parked.arguments), _NOBODY, self._clock())
+        proposed = Proposed(parked.call_id, registered, dict(parked.arguments), _origin_of(parked), self._clock())
         walk.checked = Checked(proposed, parked.arguments)
         return Recorded(Approved(walk.checked, "changes", "parked"), held.idempotency_key, held.sequence, held.epoch)
 
-    async def _run_parked(self, walk: _Walk, parked: ParkedCall, by: str) -> ToolOutcome:
+    async def _run_parked(self, walk: _Walk, parked: ParkedCall, answer: Answer) -> ToolOutcome:
         """From the very beginning, with the arguments that were approved; any difference asks again."""
-        proposed = self._propose(walk, parked.arguments, _NOBODY)
+        proposed = self._propose(walk, parked.arguments, _origin_of(parked))
         if isinstance(proposed, ToolOutcome):
             return proposed
         checked = self._check(walk, proposed)
@@ -537,13 +600,24 @@ class ToolExecutor:
             return checked
         verdict = self._policy.decide(checked)
         if verdict.decision == "deny":
-            return ToolOutcome.error(f"Denied by {verdict.rule}: {verdict.why}.", Reason.DENIED)
+            return _denied(verdict)
         if checked.binding(self._policy.version) != parked.binding:
             request = self._question(checked, verdict, None)
             return await self._park(request, checked, None, None)
-        approved = Approved(checked, "before", verdict.rule, parked.approval_id, by, parked.binding)
-        recorded = await self._record(walk, approved)
-        return await self._commit(walk, Reviewed(recorded, by), await self._run(walk, recorded))
+        approved = Approved(
+            checked,
+            "before",
+            verdict.rule,
+            parked.approval_id,
+            answer.by,
+            parked.binding,
+            parked.asked_at,
+            answer.at,
+        )
+        async with self._slot():
+            recorded = await self._record(walk, approved)
+            effect = await self._run(walk, recorded)
+        return await self._commit(walk, Reviewed(recorded, answer.by), effect)
 
     async def _commit_parked(self, walk: _Walk, parked: ParkedCall, recorded: Recorded, by: str) -> ToolOutcome:
         changes = await self._changes.held(parked.call_id) if self._changes is not None else None
@@ -565,7 +639,7 @@ class ToolExecutor:
         walk.edits += 1
         if walk.edits > MAX_EDITS:
             raise RuntimeError(f"the approver edited this call {walk.edits} times")
-        walk.edited_arguments = edit.arguments
+        walk.edited_arguments, walk.checked = edit.arguments, None
         return edit.arguments
 
     def _start_again(self, walk: _Walk) -> None:
@@ -582,11 +656,15 @@ class ToolExecutor:
         return ChangesReport(changes.digest, paths, self._changes.diff(changes), committed)
 
     def _completed(self, walk: _Walk, outcome: ToolOutcome) -> ToolOutcome:
+        edited = walk.edited_arguments
+        if edited is not None and walk.checked is not None:  # what ran, after defaults and resolution
+            edited = walk.checked.arguments
         return outcome.with_(
+            text=outcome.text if edited is None else f"{_edited_to(edited)}\n{outcome.text}",
             call_id=walk.call_id,
             tool=walk.checked.registered.canonical_id if walk.checked is not None else walk.name,
             duration_ms=(time.perf_counter() - walk.started) * 1000,
-            edited_arguments=walk.edited_arguments,
+            edited_arguments=edited,
         )
 
     def _slot(self) -> anyio.Semaphore:
@@ -616,9 +694,35 @@ def _nobody_to_ask(checked: Checked) -> Unavailable:
     return Unavailable(f"a {risk.value} call needs an approver, and this host has none")
 
 
+def _denied(verdict: Verdict) -> ToolOutcome:
+    return ToolOutcome.error(f"Denied by {verdict.rule}: {verdict.why}.", Reason.DENIED)
+
+
+def _refuse_if_another(approved: Approved, policy_version: str) -> None:
+    """The last look before the intent: what was approved is what will run. Raises :class:`ApprovalError`."""
+    if approved.binding is None:
+        return
+    if approved.binding != approved.checked.binding(policy_version):
+        raise ApprovalError("something changed after it was approved; ask again")
+
+
+def _origin_of(parked: ParkedCall) -> Origin:
+    """Who proposed a call that waited."""
+    return Origin(**parked.question.get("origin", {"run_id": parked.run_id}))
+
+
+def _edited_to(arguments: Mapping[str, Any]) -> str:
+    shown = json.dumps(arguments, ensure_ascii=False, sort_keys=True)
+    if len(shown) > MAX_EDITED_CHARACTERS:
+        shown = f"{shown[:MAX_EDITED_CHARACTERS]}… ({len(shown)} characters)"
+    return f"[The approver edited this call. Its arguments were: {shown}]"
+
+
 def _said_no(decision: Decision) -> ToolOutcome:
     if isinstance(decision, Reject):
         return ToolOutcome.error(f"Rejected: {decision.why}", Reason.REJECTED)
+    if isinstance(decision, Escalate):
+        decision = Unavailable(f"nobody is left to decide{f' ({decision.why})' if decision.why else ''}")
     why = decision.why if isinstance(decision, Unavailable) else "there is no answer"
     return ToolOutcome.error(f"Refused: {why}.", Reason.NO_APPROVER)
 
@@ -679,8 +783,14 @@ def _question_json(request: ApprovalRequest) -> dict[str, Any]:
         "diff": request.diff,
         "staged": request.staged,
         "can_grant": request.can_grant,
+        "offer": None if request.offer is None else request.offer.to_json(),
         "enforcement": request.enforcement,
         "run_id": request.run_id,
+        "agent": request.agent,
+        "session": request.session,
+        "workspace": request.workspace,
+        "requested_paths": dict(request.requested_paths),
+        "resolved_paths": dict(request.resolved_paths),
     }
 
 

@@ -5,7 +5,7 @@ An approver gets a copy: whatever it does to the request, the call that runs is 
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from handrail.changes.changeset import ChangeSet
@@ -19,8 +19,9 @@ class ApprovalRequest:
 
     ``arguments`` are final: after every default, resolution and rewrite. ``binding`` is the digest that the answer
     counts for. ``changes`` and ``diff`` are what the call really did, where it was run staged; then the answer
-    decides about making them real. ``can_grant``: whether a lasting yes may be given. Times are seconds since the
-    epoch.
+    decides about making them real. ``can_grant``: whether a lasting yes may be given, and ``offer`` what it would
+    cover. ``requested_paths`` and ``resolved_paths`` say, by argument, what was asked for and where that leads through
+    links. Times are seconds since the epoch.
     """
 
     approval_id: str
@@ -39,8 +40,14 @@ class ApprovalRequest:
     diff: str = ""
     staged: bool = False
     can_grant: bool = False
+    offer: GrantPattern | None = None
     enforcement: str = ""
     run_id: str = ""
+    agent: str = ""
+    session: str = ""
+    workspace: str = ""
+    requested_paths: Mapping[str, str] = field(default_factory=dict[str, str])
+    resolved_paths: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,14 @@ class Unavailable:
     why: str
 
 
-Decision = Approve | Modify | Reject | Park | Unavailable
+@dataclass(frozen=True, slots=True)
+class Escalate:
+    """Not for me to decide; the next in the chain is asked. At the end of the chain this means no."""
+
+    why: str = ""
+
+
+Decision = Approve | Modify | Reject | Park | Unavailable | Escalate
 
 
 @runtime_checkable
