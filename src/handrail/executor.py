@@ -456,6 +456,8 @@ class ToolExecutor:
                     await self._journal.refuse(walk.call_id, walk.name, walk.checked, final)
             elif final.status != "pending":
                 await self._journal.settle(walk.recorded, final, change_digest=walk.change_digest)
+        except ApprovalError as error:  # its approval was used elsewhere, and so the call has its outcome there
+            return self._completed(walk, ToolOutcome.error(f"Refused: {error}.", Reason.APPROVAL_EXPIRED))
         except JournalError as error:
             log.exception("the outcome of call %s could not be recorded", walk.call_id)
             return self._completed(walk, _without_journal(walk, error))
@@ -553,7 +555,7 @@ class ToolExecutor:
         try:
             if changes is not None and self._changes is not None:
                 await self._changes.hold(request.call_id, changes)
-            await self._journal.park(parked, recorded)
+            await self._journal.park(parked, checked, recorded)
         except ApprovalError as error:
             return _said_no(Unavailable(str(error)))
         return ToolOutcome.pending(

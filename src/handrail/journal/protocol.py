@@ -47,7 +47,7 @@ class CallJournal(Protocol):
         """
         ...
 
-    async def park(self, parked: ParkedCall, recorded: Recorded | None) -> None:
+    async def park(self, parked: ParkedCall, checked: Checked, recorded: Recorded | None) -> None:
         """Make a question durable. Raises :class:`~handrail.errors.ApprovalError` for arguments with a secret."""
         ...
 
@@ -88,7 +88,7 @@ class NoJournal:
     async def refuse(self, call_id: str, tool: str, checked: Checked | None, outcome: ToolOutcome) -> None:
         """Forget it."""
 
-    async def park(self, parked: ParkedCall, recorded: Recorded | None) -> None:
+    async def park(self, parked: ParkedCall, checked: Checked, recorded: Recorded | None) -> None:
         """A question cannot wait where nothing is kept."""
         raise ApprovalError("this host keeps no journal, so a question cannot wait for an answer")
 
