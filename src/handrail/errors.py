@@ -22,6 +22,8 @@
     │   ├── JournalCorrupt            damage elsewhere than in a torn tail; names the place
     │   ├── JournalPoisoned           a flush failed; this writer refuses to go on
     │   └── StaleEpoch                another worker owns the call now; this result is evidence only
+    ├── ModelError                    a model cannot be asked, or its answer cannot be used
+    ├── TranscriptError               a run's transcript is damaged, locked or unknown
     ├── ApprovalError                 an answer cannot be accepted (unknown, late, answered before)
     └── ToolError                     raised BY a handler: its text is what the model reads
 
@@ -138,6 +140,33 @@ class StaleEpoch(JournalError):
 
 class ApprovalError(HandrailError):
     """An answer to an approval cannot be accepted; the text says why."""
+
+
+class ModelError(HandrailError):
+    """A model could not be asked, or its answer could not be used.
+
+    ``received``: part of an answer had arrived. ``retryable``: the same request may succeed later. ``retry_after``: the
+    seconds the provider asked for. ``status``: the HTTP status, where there was one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        received: bool = False,
+        retryable: bool = False,
+        retry_after: float | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.received = received
+        self.retryable = retryable
+        self.retry_after = retry_after
+        self.status = status
+
+
+class TranscriptError(HandrailError):
+    """A run's transcript is damaged, in use by another process, or unknown; the text names the file and place."""
 
 
 class ToolError(HandrailError):

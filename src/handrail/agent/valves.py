@@ -1,0 +1,184 @@
+"""The reasons to stop a run that goes nowhere. Decided from outcomes and counted calls, never from anybody's text.
+
+===================== ==========================================================================================
+stop                  when
+===================== ==========================================================================================
+max_turns             the model was asked ``turns`` times since the last prompt
+errors                ``errors`` calls since the last prompt failed, or nobody knows what they did
+consecutive_errors    that many in a row
+repeated_call         the same call (tool and arguments) failed ``identical_failures`` times and nothing was changed
+                      in between
+cycle                 the last calls are one pattern of 1 to 4 calls, with the same results, over and over
+tokens, wall_time     used up
+===================== ==========================================================================================
+
+The step before a repetition ends the run, the model is told what it repeats.
+"""
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from handrail.agent.transcript import Answered, Asked, Record, Resulted
+from handrail.models.client import ModelCall, Usage
+from handrail.schema import ArgumentsInvalid, canonical_bytes, decode_arguments
+
+MAX_PERIOD = 4
+
+
+class StopReason(StrEnum):
+    """Why a run stopped. A closed list: adding one is an API decision (a test pins it)."""
+
+    DONE = "done"
+    AWAITING_APPROVAL = "awaiting_approval"
+    CANCELLED = "cancelled"
+    TRUNCATED = "truncated"  # the answer met the model's output bound and proposed nothing to do
+    REFUSED = "refused"  # the provider, or the model, declined to answer
+    MODEL_FAILED = "model_failed"
+    MAX_TURNS = "max_turns"
+    ERRORS = "errors"
+    CONSECUTIVE_ERRORS = "consecutive_errors"
+    REPEATED_CALL = "repeated_call"
+    CYCLE = "cycle"
+    TOKENS = "tokens"
+    WALL_TIME = "wall_time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How far a run may go. ``None``: no limit. ``tokens`` are input and output of the whole run; ``seconds`` are wall
+    time of one ``run`` or ``resume``."""
+
+    turns: int = 50
+    errors: int = 30
+    consecutive_errors: int = 8
+    identical_failures: int = 3
+    cycles: int = 3
+    tokens: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Why the run stops now, and what about it a person should read."""
+
+    stop: StopReason
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Valves:
+    """Counts what happened since the last prompt. Fold a transcript's records through :meth:`see` to rebuild it."""
+
+    limits: Limits
+    turns: int = 0
+    errors: int = 0
+    consecutive: int = 0
+    usage: Usage = field(default_factory=Usage)
+    _failures: dict[str, int] = field(default_factory=dict[str, int])
+    _steps: deque[str] = field(default_factory=lambda: deque[str]())
+    _calls: dict[str, ModelCall] = field(default_factory=dict[str, ModelCall])
+    _stuck: Stopped | None = None
+
+    def see(self, records: Iterable[Record]) -> None:
+        """Take records of the transcript into account."""
+        for record in records:
+            if isinstance(record, Asked):
+                self._start_again()
+            elif isinstance(record, Answered):
+                self.turns += 1
+                self.usage += record.usage
+                self._calls.update((call.call_id, call) for call in record.calls)
+            elif isinstance(record, Resulted):
+                self._count(self._calls.pop(record.call_id), record)
+
+    def note_for(self, call: ModelCall, result: Resulted) -> str:
+        """What the model should be told with this result, before it is recorded: that it is about to repeat itself."""
+        key = _key(call)
+        if result.status != "ok" and self._failures.get(key, 0) + 2 == self.limits.identical_failures:
+            return (
+                f"Note: you have now made exactly this call {self.limits.identical_failures - 1} times and it failed "
+                "each time. Do something else; the same failure once more ends the run."
+            )
+        period = _period([*self._steps, _step(key, result)], self.limits.cycles - 1)
+        if period is not None and _period([*self._steps], self.limits.cycles - 1) is None:
+            what = "this same call" if period == 1 else f"the same {period} calls"
+            return (
+                f"Note: you are repeating {what} with the same results. Do something else; "
+                "going round once more ends the run."
+            )
+        return ""
+
+    def stop_after_calls(self) -> Stopped | None:
+        """Whether the results so far end the run."""
+        if self._stuck is not None:
+            return self._stuck
+        if self.errors >= self.limits.errors:
+            return Stopped(StopReason.ERRORS, f"{self.errors} calls failed since the last prompt")
+        if self.consecutive >= self.limits.consecutive_errors:
+            return Stopped(StopReason.CONSECUTIVE_ERRORS, f"{self.consecutive} calls in a row failed")
+        return None
+
+    def stop_before_asking(self) -> Stopped | None:
+        """Whether the model may be asked once more."""
+        if self.turns >= self.limits.turns:
+            return Stopped(StopReason.MAX_TURNS, f"the model was asked {self.turns} times since the last prompt")
+        if self.limits.tokens is not None and self.usage.total >= self.limits.tokens:
+            return Stopped(StopReason.TOKENS, f"{self.usage.total} tokens were used of {self.limits.tokens}")
+        return None
+
+    def _start_again(self) -> None:
+        self.turns = self.errors = self.consecutive = 0
+        self._stuck = None
+        self._failures.clear()
+        self._steps.clear()
+
+    def _count(self, call: ModelCall, result: Resulted) -> None:
+        key = _key(call)
+        if result.status == "ok":
+            self.consecutive = 0
+            self._failures.pop(key, None)
+            if result.changed:
+                self._failures.clear()
+        else:
+            self.errors += 1
+            self.consecutive += 1
+            self._failures[key] = self._failures.get(key, 0) + 1
+            if self._failures[key] >= self.limits.identical_failures:
+                detail = f"{call.name} failed {self._failures[key]} times with the same arguments"
+                self._stuck = self._stuck or Stopped(StopReason.REPEATED_CALL, detail)
+        self._steps.append(_step(key, result))
+        while len(self._steps) > MAX_PERIOD * max(2, self.limits.cycles) * 2:
+            self._steps.popleft()
+        period = _period(list(self._steps), self.limits.cycles)
+        if period is not None:
+            detail = f"the last {period} calls were repeated with the same results, ending with {call.name}"
+            self._stuck = self._stuck or Stopped(StopReason.CYCLE, detail)
+
+
+def _key(call: ModelCall) -> str:
+    """Tool and arguments, however the JSON was written."""
+    try:
+        arguments = canonical_bytes(decode_arguments(call.arguments))
+    except (ArgumentsInvalid, ValueError):
+        arguments = call.arguments.encode("utf-8", "replace")
+    return hashlib.sha256(call.name.encode("utf-8", "replace") + b"\0" + arguments).hexdigest()
+
+
+def _step(key: str, result: Resulted) -> str:
+    return hashlib.sha256(json.dumps([key, result.status, result.reason, result.text]).encode()).hexdigest()
+
+
+def _period(steps: list[str], times: int) -> int | None:
+    """The length of the pattern that the steps end with ``times`` times over (one call alone: twice as often)."""
+    for period in range(1, MAX_PERIOD + 1):
+        needed = period * (times * 2 if period == 1 else times)
+        if needed < 2 * period or len(steps) < needed:
+            continue
+        tail = steps[-needed:]
+        if all(tail[index] == tail[index + period] for index in range(needed - period)):
+            return period
+    return None
