@@ -123,7 +123,7 @@ class Carrier:
         def on_progress(done: float, total: float | None, message: str) -> None:
             loop.call_soon_threadsafe(self.emit, CallProgress(call.call_id, done, total, message))
 
-        def on_stage(stage: str, at: Checked | Recorded) -> None:
+        def on_stage(_: str, at: Checked | Recorded) -> None:
             if isinstance(at, Recorded):
                 self.emit(CallRunning(call.call_id, at.checked.arguments))
 

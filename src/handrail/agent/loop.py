@@ -47,7 +47,7 @@ from handrail.agent.transcript import (
     open_calls_of,
     started,
 )
-from handrail.agent.valves import StopReason, Stopped, Valves
+from handrail.agent.valves import Stopped, StopReason, Valves
 from handrail.call import new_call_id
 from handrail.errors import ModelError, TranscriptError
 from handrail.executor import ToolExecutor
@@ -120,9 +120,7 @@ class Agent:
         drive = self._new(on_event, signal) if run_id is None else self._opened(run_id, on_event, signal)
         return await drive.run(prompt)
 
-    async def resume(
-        self, run_id: str, *, signal: Signal | None = None, on_event: Listener | None = None
-    ) -> RunResult:
+    async def resume(self, run_id: str, *, signal: Signal | None = None, on_event: Listener | None = None) -> RunResult:
         """Go on with a run where it stopped: calls without a result first, each at most once, then the model.
 
         Calls that still wait for an answer end it again, with ``awaiting_approval``.
@@ -203,9 +201,7 @@ class _Drive:
         self.signal = signal if signal is not None else Signal()
         self.resumed = resumed
         self.workspace = first.workspace
-        self.system = standing_instructions(
-            first.boundary, first.workspace, agent.skills, agent.config.instructions
-        )
+        self.system = standing_instructions(first.boundary, first.workspace, agent.skills, agent.config.instructions)
         self.valves = Valves(agent.config.limits)
         self.valves.see(transcript.records)
         self.emit: Listener = on_event if on_event is not None else _nobody
@@ -335,9 +331,7 @@ class _Drive:
 
     def _record_answer(self, reply: Reply) -> None:
         """Give every call an id of ours, and make the answer durable before anything of it runs."""
-        calls = tuple(
-            type(call)(call.name, call.arguments, call.provider_id, new_call_id()) for call in reply.calls
-        )
+        calls = tuple(type(call)(call.name, call.arguments, call.provider_id, new_call_id()) for call in reply.calls)
         record = Answered(reply.text, calls, reply.stop, reply.usage, reply.model)
         self.transcript.append(record)
         self.valves.see([record])

@@ -88,7 +88,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Resulted:
-    """The result of a call. ``note`` is the loop's own word to the model. ``changed``: it may have changed the world."""
+    """The result of a call. ``note`` is the loop's word to the model; ``changed``: it may have changed the world."""
 
     kind: ClassVar[str] = "result"
     call_id: str
@@ -359,7 +359,7 @@ class FileTranscripts:
             os.fsync(parent)
         finally:
             os.close(parent)
-        return self._locked(fd, run_id, [])
+        return self._locked(fd, run_id)
 
     def open(self, run_id: str) -> Transcript:
         """A run to go on with; a torn tail is cut off now."""
@@ -370,19 +370,12 @@ class FileTranscripts:
             raise TranscriptError(f"there is no run {run_id!r} in {self.directory}") from None
         finally:
             os.close(parent)
-        transcript = self._locked(fd, run_id, [])
+        transcript = self._locked(fd, run_id)
         try:
-            raw = _read_all(fd)
-            records, whole = decode_lines(raw, os.path.join(self.directory, self._name(run_id)))
-            if whole != len(raw):
-                os.ftruncate(fd, whole)
-                os.fsync(fd)
-            if not records:
-                raise TranscriptError(f"the run {run_id!r} stopped before its first record; there is nothing to resume")
+            transcript.records.extend(_mended(fd, os.path.join(self.directory, self._name(run_id))))
         except BaseException:
             transcript.close()
             raise
-        transcript.records.extend(records)
         return transcript
 
     def latest(self) -> list[tuple[str, float]]:
@@ -405,14 +398,14 @@ class FileTranscripts:
         return f"{run_id}.jsonl"
 
     @staticmethod
-    def _locked(fd: int, run_id: str, records: list[Record]) -> Transcript:
+    def _locked(fd: int, run_id: str) -> Transcript:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
             raise TranscriptError(f"the run {run_id!r} is in use by another process") from None
         file = _File(fd, run_id)
-        return Transcript(records, file.keep, file.close)
+        return Transcript([], file.keep, file.close)
 
 
 _WRITE = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -442,6 +435,18 @@ class _File:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+def _mended(fd: int, where: str) -> list[Record]:
+    """The records of an open file, its torn tail cut off."""
+    raw = _read_all(fd)
+    records, whole = decode_lines(raw, where)
+    if not records:
+        raise TranscriptError(f"{where}: the run stopped before its first record; there is nothing to resume")
+    if whole != len(raw):
+        os.ftruncate(fd, whole)
+        os.fsync(fd)
+    return records
 
 
 def _read_all(fd: int) -> bytes:

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from handrail.agent.transcript import Answered, Asked, Record, Resulted
+from handrail.agent.transcript import Answered, Asked, Ended, Record, Resulted
 from handrail.models.client import ModelCall, Usage
 from handrail.schema import ArgumentsInvalid, canonical_bytes, decode_arguments
 
@@ -61,6 +61,15 @@ class Limits:
     seconds: float | None = None
 
 
+_BY_COUNT = (
+    StopReason.MAX_TURNS,
+    StopReason.ERRORS,
+    StopReason.CONSECUTIVE_ERRORS,
+    StopReason.REPEATED_CALL,
+    StopReason.CYCLE,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Stopped:
     """Why the run stops now, and what about it a person should read."""
@@ -71,7 +80,10 @@ class Stopped:
 
 @dataclass(slots=True)
 class Valves:
-    """Counts what happened since the last prompt. Fold a transcript's records through :meth:`see` to rebuild it."""
+    """Counts what happened since the last prompt. Fold a transcript's records through :meth:`see` to rebuild it.
+
+    A person who resumes a run that was stopped by a count starts the counts again; tokens are counted for good.
+    """
 
     limits: Limits
     turns: int = 0
@@ -79,7 +91,7 @@ class Valves:
     consecutive: int = 0
     usage: Usage = field(default_factory=Usage)
     _failures: dict[str, int] = field(default_factory=dict[str, int])
-    _steps: deque[str] = field(default_factory=lambda: deque[str]())
+    _steps: deque[str] = field(default_factory=deque[str])
     _calls: dict[str, ModelCall] = field(default_factory=dict[str, ModelCall])
     _stuck: Stopped | None = None
 
@@ -94,6 +106,8 @@ class Valves:
                 self._calls.update((call.call_id, call) for call in record.calls)
             elif isinstance(record, Resulted):
                 self._count(self._calls.pop(record.call_id), record)
+            elif isinstance(record, Ended) and record.stop in _BY_COUNT:
+                self._start_again()
 
     def note_for(self, call: ModelCall, result: Resulted) -> str:
         """What the model should be told with this result, before it is recorded: that it is about to repeat itself."""

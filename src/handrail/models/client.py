@@ -10,7 +10,7 @@ Rules for a client:
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -143,7 +143,7 @@ class ModelClient(Protocol):
     @property
     def name(self) -> str: ...
 
-    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Ask for one answer (rules 1 to 4 above)."""
         ...
 
@@ -163,5 +163,3 @@ def arguments_text(text: str) -> str:
     """:func:`arguments_object` as JSON text; valid text stays as it is, byte by byte."""
     decoded = arguments_object(text)
     return json.dumps(decoded, ensure_ascii=False) if set(decoded) == {"unparsed"} else text
-
-

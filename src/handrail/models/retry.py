@@ -7,7 +7,8 @@
 """
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import anyio
@@ -43,13 +44,14 @@ async def stream_with_retries(
     *,
     on_retry: Callable[[float, ModelError], None],
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
-) -> AsyncIterator[ModelEvent]:
+) -> AsyncGenerator[ModelEvent, None]:
     """``client.stream(request)`` under ``policy``. ``on_retry`` hears the wait in seconds and the error, before it."""
     attempt = 1
     while True:
         try:
-            async for event in client.stream(request):
-                yield event
+            async with aclosing(client.stream(request)) as answer:
+                async for event in answer:
+                    yield event
             return
         except ModelError as error:
             attempt += 1

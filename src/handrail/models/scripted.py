@@ -1,7 +1,7 @@
 """A model that says what a script says: for tests, demonstrations and benchmarks. Everything but the model is real."""
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from handrail.errors import ModelError
@@ -34,7 +34,7 @@ class ScriptedModel:
         self._steps = list(steps)
         self._then = then
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """The next step."""
         self.requests.append(request)
         step = self._next(request)
