@@ -7,12 +7,19 @@ import anyio
 import pytest
 
 from changes_kit.committing import commit
+from changes_kit.places import quick_directory
 from changes_kit.trees import grow, tree_of
 from handrail.changes.changeset import Change, ChangeSet, FileState
 from handrail.changes.plan import Plan
 from handrail.changes.store import ChangeStore
 from handrail.errors import ChangeConflict, ChangeError, ConfigurationError, UndoUnavailable
 from handrail.workspace import Workspace
+
+
+@pytest.fixture
+def tmp_path():
+    with quick_directory() as path:
+        yield path
 
 
 @pytest.fixture

@@ -37,13 +37,17 @@ class _OpenHow(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one name was when it was looked at, with what the filesystem knows besides the portable state."""
+    """What one name was when it was looked at, with what the filesystem knows besides the portable state.
+
+    ``changed_ns`` is the inode's change time, in nanoseconds since 1970.
+    """
 
     state: FileState
     inode: int
     uid: int
     gid: int
     links: int
+    changed_ns: int
 
 
 def open_directory(root: int, path: bytes) -> int:
@@ -62,8 +66,29 @@ def open_directory(root: int, path: bytes) -> int:
         if fd >= 0:
             return int(fd)
         number = ctypes.get_errno()
+        if number == errno.ENOSYS:
+            return _walk(root, path)
         if number not in (errno.EAGAIN, errno.EINTR):  # a rename raced the kernel's walk: it asks us to try again
             raise OSError(number, os.strerror(number), os.fsdecode(path))
+
+
+def _walk(root: int, path: bytes) -> int:
+    """:func:`open_directory` where the kernel has no openat2: one name after the other. A mount of the very same
+    filesystem is then not noticed here, but by the rename that cannot leave it.
+    """
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    here = os.open(b".", flags, dir_fd=root)
+    device = os.fstat(here).st_dev
+    for name in path.split(b"/") if path else []:
+        try:
+            inner = os.open(name, flags, dir_fd=here)
+        finally:
+            os.close(here)
+        here = inner
+        if name in (b"", b".", b"..") or os.fstat(here).st_dev != device:
+            os.close(here)
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), os.fsdecode(path))
+    return here
 
 
 @contextmanager
@@ -143,13 +168,14 @@ def read_state(parent: int, name: bytes, shown: bytes, keep: Keep = hash_of) -> 
         if not stat.S_ISREG(found.st_mode):
             raise ChangeError(f"{os.fsdecode(shown)!r} is a FIFO, socket or device")
         sha256, size = keep(fd)
+        found = os.fstat(fd)  # after the reading: a change before or during it has stamped the inode by now
         return _seen(FileState("file", stat.S_IMODE(found.st_mode), size, sha256), found)
     finally:
         os.close(fd)
 
 
 def _seen(state: FileState, found: os.stat_result) -> Seen:
-    return Seen(state, found.st_ino, found.st_uid, found.st_gid, found.st_nlink)
+    return Seen(state, found.st_ino, found.st_uid, found.st_gid, found.st_nlink, found.st_ctime_ns)
 
 
 def read_tree(parent: int, name: bytes, path: bytes, keep: Keep = hash_of) -> dict[bytes, Seen]:

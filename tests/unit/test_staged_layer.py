@@ -1,0 +1,175 @@
+"""What a call wrote to an overlay, read as a ChangeSet."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from changes_kit.committing import commit
+from changes_kit.layer import stage
+from changes_kit.operations import perform
+from changes_kit.places import quick_directory
+from changes_kit.trees import grow, tree_of
+from handrail.changes.store import ChangeStore
+from handrail.errors import ChangeConflict, ChangeError
+from handrail.outcome import Reason, ToolOutcome
+from handrail.sandbox.staging import CopiedWorkspace, CopyLimit, Moment, staged_effect
+from handrail.workspace import Workspace
+
+pytestmark = pytest.mark.walls
+
+
+@pytest.fixture
+def tmp_path():
+    with quick_directory() as path:
+        yield path
+
+
+@pytest.fixture
+def place(tmp_path: Path):
+    root = tmp_path / "workspace"
+    grow(root, {"a": "a\n", "b": "b\n", "d/x": "x", "d/y": "y", "d/sub/z": "z", "e/q": "q", "same": "same"})
+    (root / "link").symlink_to("a")
+    return root
+
+
+@pytest.fixture
+def store(tmp_path: Path, place: Path):
+    with Workspace(place) as workspace, ChangeStore(str(tmp_path / "state"), workspace) as opened:
+        yield opened
+
+
+def verbs(changes):
+    return {(change.verb, change.path.decode()) for change in changes}
+
+
+@pytest.mark.parametrize(
+    ("operations", "expected"),
+    [
+        ([["append", "a", "more"]], {("modify", "a")}),
+        ([["write", "new", "1"]], {("create", "new")}),
+        ([["delete", "a"]], {("delete", "a")}),
+        ([["mode", "a", 0o600]], {("mode", "a")}),
+        ([["mode", "d", 0o700]], {("mode", "d")}),
+        ([["delete", "d"]], {("delete", path) for path in ("d", "d/x", "d/y", "d/sub", "d/sub/z")}),
+        ([["move", "a", "c"]], {("delete", "a"), ("create", "c")}),
+        ([["rename_over", "a", "b"]], {("delete", "a"), ("modify", "b")}),
+        (
+            [["move", "e", "f"]],
+            {("delete", "e"), ("delete", "e/q"), ("create", "f"), ("create", "f/q")},
+        ),
+        ([["replace_directory", "e", ["n"]]], {("delete", "e/q"), ("create", "e/n")}),
+        (
+            [["replace_directory", "d", ["x", "n"]]],
+            {("delete", "d/y"), ("delete", "d/sub"), ("delete", "d/sub/z"), ("create", "d/n")},
+        ),
+        ([["delete", "link"], ["link", "link", "b"]], {("modify", "link")}),
+        ([["delete", "link"], ["write", "link", "file"]], {("replace", "link")}),
+        (
+            [["delete", "e"], ["write", "e", "a file now"]],
+            {("replace", "e"), ("delete", "e/q")},
+        ),
+        ([["delete", "a"], ["mkdir", "a"], ["write", "a/in", "1"]], {("replace", "a"), ("create", "a/in")}),
+        ([["touch", "a"], ["append", "b", ""], ["mode", "same", 0o644]], set()),
+        ([["delete", "same"], ["write", "same", "same"]], set()),
+        ([["write", "temporary", "1"], ["delete", "temporary"]], set()),
+        ([["mode", "d", 0o500], ["mode", "d", 0o755]], set()),
+    ],
+)
+def test_what_a_layer_holds_becomes_exactly_these_changes(store, place, operations, expected):
+    before = tree_of(place)
+    changes = stage(store, operations)
+    assert verbs(changes) == expected
+    assert tree_of(place) == before
+    if changes:
+        call = commit(store, changes)
+        commit(store, store.inverse_of(call))
+        assert tree_of(place) == before
+
+
+@pytest.mark.parametrize(
+    ("operation", "word"), [(["special", "pipe"], "FIFO"), (["hard_link", "a", "again"], "hard links")]
+)
+def test_what_cannot_be_committed_faithfully_cannot_be_staged_either(store, operation, word):
+    with pytest.raises(ChangeError, match=word):
+        stage(store, [operation])
+
+
+def test_a_call_that_set_a_user_id_bit_is_refused(store):
+    with pytest.raises(ChangeError, match="set-user-id"):
+        stage(store, [["mode", "a", 0o4755]])
+
+
+@pytest.mark.parametrize("edit", ["content", "replaced", "deleted", "mode"])
+def test_an_edit_while_the_call_ran_is_a_conflict_although_the_layer_never_saw_it(store, place, edit):
+    def outside():
+        if edit == "content":
+            (place / "a").write_text("mine")
+        elif edit == "replaced":
+            (place / "mine").write_text("mine")
+            os.rename(place / "mine", place / "a")
+        elif edit == "deleted":
+            (place / "a").unlink()
+        else:
+            (place / "a").chmod(0o600)
+
+    with pytest.raises(ChangeConflict) as caught:
+        stage(store, [["append", "a", "more"]], during=outside)
+    assert caught.value.paths == (b"a",)
+
+
+def test_a_file_that_appears_outside_in_a_directory_the_call_deleted_is_a_conflict(store, place):
+    with pytest.raises(ChangeConflict) as caught:
+        stage(store, [["delete", "d"]], during=lambda: (place / "d/mine").write_text("mine"))
+    assert b"d/mine" in caught.value.paths
+
+
+def test_an_edit_elsewhere_while_the_call_ran_is_no_conflict(store, place):
+    changes = stage(store, [["append", "a", "more"]], during=lambda: (place / "b").write_text("mine"))
+    commit(store, changes)
+    assert (place / "a").read_text() == "a\nmore"
+    assert (place / "b").read_text() == "mine"
+
+
+def test_a_clock_that_was_set_back_is_noticed(store):
+    moment = Moment.now()
+    with pytest.raises(ChangeError, match="clock"):
+        Moment(moment.realtime_ns + 10**9, moment.monotonic_ns).require_steady_clock()
+
+
+def test_a_failed_call_changes_nothing_and_a_refusal_carries_its_reason(store, place, tmp_path):
+    failed = staged_effect(ToolOutcome.error("no"), -1, -1, store.contents, Moment(0, 0))
+    assert failed.changes is None
+    upper = tmp_path / "upper"
+    upper.mkdir()
+    os.mkfifo(upper / "pipe")
+    fd = os.open(upper, os.O_RDONLY | os.O_DIRECTORY)
+    moment = Moment.now()
+    assert staged_effect(ToolOutcome.ok(""), fd, store.workspace.fd, store.contents, moment).outcome.reason is (
+        Reason.CANNOT_STAGE
+    )
+    assert staged_effect(ToolOutcome.ok(""), fd, store.workspace.fd, None, moment).outcome.reason is Reason.CANNOT_STAGE
+    (upper / "pipe").unlink()
+    (upper / "a").write_text("theirs")
+    (place / "a").write_text("mine")
+    assert staged_effect(ToolOutcome.ok(""), fd, store.workspace.fd, store.contents, moment).outcome.reason is (
+        Reason.CONFLICT
+    )
+    os.close(fd)
+
+
+def test_a_small_workspace_can_be_copied_instead_and_gives_the_same_changes(store, place, tmp_path):
+    operations = [["append", "a", "more"], ["delete", "d"], ["move", "e", "f"], ["mode", "b", 0o600]]
+    by_overlay = stage(store, operations)
+    copy = CopiedWorkspace(store.workspace.fd, str(tmp_path / "copy"))
+    perform(copy.path, operations)
+    assert copy.changes(store.contents) == by_overlay
+    copy.close()
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize(("limit", "word"), [(CopyLimit(bytes=3), "bytes"), (CopyLimit(names=2), "names")])
+def test_a_workspace_above_the_copy_limit_is_refused_with_the_limit(store, tmp_path, limit, word):
+    with pytest.raises(ChangeError, match=word):
+        CopiedWorkspace(store.workspace.fd, str(tmp_path / "copy"), limit)
+    assert not (tmp_path / "copy").exists()
