@@ -77,7 +77,7 @@ class MemoryJournal(MemoryGrants):
         call.outcome = outcome
         self.events.append(("refuse", call_id))
 
-    async def park(self, parked: ParkedCall, recorded: Recorded | None) -> None:
+    async def park(self, parked: ParkedCall, checked: Checked, recorded: Recorded | None) -> None:
         """Keep a question; an earlier one about the same call is over."""
         call = self._calls.setdefault(parked.call_id, _Call())
         if call.outcome is not None or (call.recorded is not None) is not (recorded is not None):

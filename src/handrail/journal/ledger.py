@@ -145,8 +145,11 @@ class Begun:
 # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def begin(intent: Mapping[str, Any], executor: str) -> Operation:
-    """Record an intent, or another attempt of an interrupted call that ``executor`` has claimed."""
+def begin(intent: Mapping[str, Any], executor: str, won: list[int]) -> Operation:
+    """Record an intent, or another attempt of an interrupted call that ``executor`` has claimed.
+
+    ``won`` then holds the intent's sequence, for a caller that did not wait.
+    """
     call_id = cast("str", intent["call_id"])
     approval: Mapping[str, Any] | None = intent["approval"]
     approval_id = "" if approval is None else cast("str", approval["id"])
@@ -158,15 +161,17 @@ def begin(intent: Mapping[str, Any], executor: str) -> Operation:
                 {**_brief("attempt", call_id, intent["at"]), "executor": executor, "epoch": row.epoch, "of": row.intent}
             )
             page.put_call(replace(row, state="open"))
+            won.append(row.intent)
             return Begun(sequence, row.epoch)
+        used = _usable(page, approval_id, call_id, approval["binding"] if approval is not None else None)
         if row is not None and row.state != "parked":
             raise JournalError(f"the call {call_id} was begun before; it is {row.state}")
-        used = _usable(page, approval_id, call_id, approval["binding"] if approval is not None else None)
         _use(page, used)
         if row is not None and row.approval_id != approval_id:
             _use(page, page.approvals.get(row.approval_id))
         sequence = page.append(intent)
         page.put_call(CallRow(call_id, "open", executor, 1, sequence, approval_id=approval_id))
+        won.append(sequence)
         return Begun(sequence, 1)
 
     return Operation("intent", decide, (call_id,), (approval_id,) if approval_id else ())
@@ -186,10 +191,10 @@ def settle(call_id: str, settlement: Mapping[str, Any], executor: str, epoch: in
     return Operation("settle", decide, (call_id,))
 
 
-def refuse(call_id: str, refusal: Mapping[str, Any], executor: str, *, abandoned: bool) -> Operation:
+def refuse(call_id: str, refusal: Mapping[str, Any], executor: str, abandoned: list[int]) -> Operation:
     """Record the end of a call whose body was not entered.
 
-    ``abandoned``: this process asked for an intent and did not wait for it, so an open one is its own and never ran.
+    ``abandoned``: what :func:`begin` won for a caller that did not wait for it. That intent never ran.
     """
 
     def decide(page: Page) -> int | Failed | None:
@@ -201,7 +206,8 @@ def refuse(call_id: str, refusal: Mapping[str, Any], executor: str, *, abandoned
         if row.state == "parked":
             _use(page, page.approvals.get(row.approval_id))
             return _ended(page, row, refusal, "refused")
-        mine = row.executor == executor and (row.state == "claimed" or (abandoned and row.state == "open"))
+        never_ran = row.state == "claimed" or (row.state == "open" and row.intent in abandoned)
+        mine = row.executor == executor and never_ran
         if mine:
             return _ended(page, row, {**refusal, "kind": "settled"}, "settled")
         if row.is_over and row.approval_id:

@@ -19,7 +19,7 @@ from handrail.journal.ledger import ApprovalRow, CallRow, GrantRow
 from handrail.journal.outcomes import outcome_from_json, outcome_to_json, resolved_outcome
 from handrail.journal.records import Head, Record
 from handrail.journal.secrets import Redactor, declares_secrets
-from handrail.journal.writer import Store, Writer
+from handrail.journal.writer import CommitInDoubt, Store, Writer
 from handrail.outcome import ToolOutcome
 from handrail.parked import Answer, Grant, HeldIntent, ParkedCall
 from handrail.schema import digest_of
@@ -94,7 +94,7 @@ class StoredJournal:
         self._clock = clock
         self._environments: dict[str, tuple[dict[str, str], str]] = {}
         self._declaring: dict[str, bool] = {}
-        self._abandoned: set[str] = set()
+        self._abandoned: dict[str, list[int]] = {}
 
     # ── the corridor ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -118,11 +118,12 @@ class StoredJournal:
             environment=environment,
             at=self._clock(),
         )
+        won: list[int] = []
         try:
-            begun: ledger.Begun = await self.writer.write(ledger.begin(intent, self.executor))
-        except (asyncio.CancelledError, JournalError):
+            begun: ledger.Begun = await self.writer.write(ledger.begin(intent, self.executor, won))
+        except (asyncio.CancelledError, CommitInDoubt):
             # Durable or not, nobody enters the body now: the refusal that follows settles it.
-            self._abandoned.add(call_id)
+            self._abandoned[call_id] = won
             raise
         return Recorded(approved, call_id, begun.sequence, begun.epoch)
 
@@ -140,9 +141,8 @@ class StoredJournal:
             redactor = self._redactor(checked)
             arguments = checked.arguments if redactor is None else redactor.redacted(checked.arguments)
             refusal |= {"tool": checked.registered.canonical_id, "arguments": arguments}
-        abandoned = call_id in self._abandoned
-        self._abandoned.discard(call_id)
-        await self.writer.write(ledger.refuse(call_id, refusal, self.executor, abandoned=abandoned))
+        abandoned = self._abandoned.pop(call_id, [])
+        await self.writer.write(ledger.refuse(call_id, refusal, self.executor, abandoned))
 
     async def park(self, parked: ParkedCall, checked: Checked, recorded: Recorded | None) -> None:
         """Make a question durable (see the protocol).

@@ -21,6 +21,10 @@ from handrail.journal.ledger import Failed, Operation, Page
 MAX_BATCH = 512
 
 
+class CommitInDoubt(JournalError):
+    """The commit failed in a way that leaves open whether it counts."""
+
+
 class Store(Protocol):
     """What a writer asks of the storage beneath it. Used by the writer's thread only."""
 
@@ -165,7 +169,7 @@ class Writer:
             return
         except Exception as error:  # noqa: BLE001 - whatever it was, every waiting caller must hear of it
             self._store.rollback()
-            _finish(jobs, error if isinstance(error, HandrailError) else JournalError(f"cannot be written: {error!r}"))
+            _finish(jobs, CommitInDoubt(f"the journal cannot be written: {error}"))
             return
         self.written += len(jobs)
         _finish(jobs)
