@@ -111,9 +111,7 @@ def move_mount(tree: int, target: bytes) -> None:
     call("move_mount", tree, b"", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH)
 
 
-def mount_setattr(
-    directory: int, path: bytes, flags: int, *, add: int = 0, clear: int = 0, userns: int = 0
-) -> None:
+def mount_setattr(directory: int, path: bytes, flags: int, *, add: int = 0, clear: int = 0, userns: int = 0) -> None:
     """Change flags of a mount (and below it, with ``AT_RECURSIVE``). Attributes: set, clear, propagation, userns."""
     attributes = struct.pack("=QQQQ", add, clear, 0, userns)
     call("mount_setattr", directory, path, flags, attributes, len(attributes))

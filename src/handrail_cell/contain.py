@@ -35,7 +35,16 @@ class Facts:
     """What a zygote knows for all its cells."""
 
     __slots__ = (
-        "below", "column", "filters", "ids", "landlock_abi", "network", "procfs", "readable", "reduced", "scratch",
+        "below",
+        "column",
+        "filters",
+        "ids",
+        "landlock_abi",
+        "network",
+        "procfs",
+        "readable",
+        "reduced",
+        "scratch",
         "scratch_base",
     )
 
@@ -153,9 +162,7 @@ def visible_files(ground: Ground) -> str:
 
 
 def _allow(ruleset: int, version: int, path: str, rights: int) -> None:
-    landlock.allow(
-        ruleset, version, os.fsencode(path), rights if os.path.isdir(path) else rights & landlock.FILE_ONLY
-    )
+    landlock.allow(ruleset, version, os.fsencode(path), rights if os.path.isdir(path) else rights & landlock.FILE_ONLY)
 
 
 def _prove_landlock() -> None:

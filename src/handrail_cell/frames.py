@@ -28,7 +28,7 @@ READY, CONFINED, FAILED = b"R", b"C", b"X"
 
 JOB = struct.Struct("=4sIII")  # magic, bytes of meta, source, input
 JOB_MAGIC = b"job1"
-JOB_DESCRIPTORS = 4            # workspace, then stdin, stdout, stderr of a long-lived program
+JOB_DESCRIPTORS = 4  # workspace, then stdin, stdout, stderr of a long-lived program
 
 RESULT = struct.Struct("=II")  # kind, bytes of body
 RESULT_BYTES = 4 * 1024 * 1024

@@ -25,19 +25,28 @@ MAKE_SOCK = 1 << 9
 MAKE_FIFO = 1 << 10
 MAKE_BLOCK = 1 << 11
 MAKE_SYM = 1 << 12
-REFER = 1 << 13      # ABI 2
-TRUNCATE = 1 << 14   # ABI 3
+REFER = 1 << 13  # ABI 2
+TRUNCATE = 1 << 14  # ABI 3
 IOCTL_DEV = 1 << 15  # ABI 5
 RESOLVE_UNIX = 1 << 16  # ABI 9
 
-BIND_TCP, CONNECT_TCP = 1, 2          # ABI 4
-BIND_UDP, CONNECT_UDP = 4, 8          # ABI 10
-SCOPE_ABSTRACT, SCOPE_SIGNAL = 1, 2   # ABI 6
+BIND_TCP, CONNECT_TCP = 1, 2  # ABI 4
+BIND_UDP, CONNECT_UDP = 4, 8  # ABI 10
+SCOPE_ABSTRACT, SCOPE_SIGNAL = 1, 2  # ABI 6
 
 READ = EXECUTE | READ_FILE | READ_DIR
 WRITE = (
-    READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM | REFER |
-    TRUNCATE
+    READ
+    | WRITE_FILE
+    | REMOVE_DIR
+    | REMOVE_FILE
+    | MAKE_DIR
+    | MAKE_REG
+    | MAKE_SOCK
+    | MAKE_FIFO
+    | MAKE_SYM
+    | REFER
+    | TRUNCATE
 )
 FILE_ONLY = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 DEVICE = READ_FILE | WRITE_FILE | TRUNCATE
@@ -90,9 +99,7 @@ def allow(ruleset: int, version: int, path: bytes, rights: int) -> None:
 
 def allow_descriptor(ruleset: int, version: int, directory: int, rights: int) -> None:
     """The same for an open descriptor."""
-    _libc.call(
-        "landlock_add_rule", ruleset, 1, struct.pack("=Qi", rights & handled_files(version), directory), 0
-    )
+    _libc.call("landlock_add_rule", ruleset, 1, struct.pack("=Qi", rights & handled_files(version), directory), 0)
 
 
 def restrict(ruleset: int) -> None:

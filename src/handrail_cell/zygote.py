@@ -82,9 +82,7 @@ class Keeper:
         if not self.reduced and not self.root:
             _libc.call("unshare", _libc.CLONE_NEWUSER | _libc.CLONE_NEWNS)
             procfs = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            namespaces.write_maps(
-                "self", procfs, self.uid, self.gid, inside=(self.uid, self.gid), deny_groups=True
-            )
+            namespaces.write_maps("self", procfs, self.uid, self.gid, inside=(self.uid, self.gid), deny_groups=True)
         flags = 0 if self.reduced else namespaces.WALLS
         if not self.reduced and not self.config["network"]:
             flags |= _libc.CLONE_NEWNET

@@ -1,0 +1,53 @@
+"""How an outcome is shown: readable for people, one JSON object for programs, and its exit status."""
+
+import json
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from handrail.approval.render import escaped
+from handrail.outcome import ToolOutcome
+
+EXIT_STATUS = {"ok": 0, "error": 1, "pending": 3, "unknown": 4}
+_MARK = {
+    "ok": "[green]ok[/]",
+    "error": "[red]error[/]",
+    "pending": "[yellow]pending[/]",
+    "unknown": "[magenta]unknown[/]",
+}
+
+
+def finish(outcome: ToolOutcome, *, as_json: bool) -> None:
+    """Print the outcome and end the command with its exit status."""
+    if as_json:
+        typer.echo(json.dumps(outcome.to_json(), ensure_ascii=False))
+    else:
+        show_outcome(outcome)
+    raise typer.Exit(EXIT_STATUS[outcome.status])
+
+
+def show_outcome(outcome: ToolOutcome) -> None:
+    """The text on standard output; everything about it on standard error, so that pipes get the text alone.
+
+    On a terminal, control and invisible characters are shown as escapes: the text is the tool's, not ours.
+    """
+    out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False)
+    if outcome.text:
+        for line in outcome.text.splitlines() if out.is_terminal else ():
+            out.print(escaped(line), markup=False)
+        if not out.is_terminal:
+            typer.echo(outcome.text, nl=not outcome.text.endswith("\n"))
+    if outcome.changes is not None and outcome.changes.diff:
+        show_diff(err, outcome.changes.diff)
+    reason = f" ({outcome.reason.value})" if outcome.reason is not None else ""
+    spilled = f" · whole output: {escape(outcome.full_output.path)}" if outcome.full_output is not None else ""
+    err.print(f"{_MARK[outcome.status]}{reason} · {outcome.duration_ms:.1f} ms · call {outcome.call_id}{spilled}")
+
+
+def show_diff(console: Console, diff: str) -> None:
+    """A unified diff in colour. Its text is untrusted: every line is made visible first."""
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    for line in diff.splitlines():
+        style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1])
+        console.print(escaped(line), style=style, markup=False, soft_wrap=True)

@@ -1,0 +1,151 @@
+"""Where everything is joined. The only file that knows everyone; every door of ours builds its house here.
+
+Everything in :class:`Settings` is trusted: it comes from the command line or from the host's code. Nothing is read from
+the workspace.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from types import TracebackType
+from typing import Self
+
+import platformdirs
+
+from handrail.approval.decision import AlwaysApprove, Approver, NeverApprove
+from handrail.approval.policy import Policy, RiskTable
+from handrail.approval.policy_file import default_policy_path, load_policy
+from handrail.builtins import BUILTIN_PLUGINS
+from handrail.changes.store import ChangeStore
+from handrail.errors import ConfigurationError
+from handrail.executor import ToolExecutor
+from handrail.registry import ToolRegistry
+from handrail.tool import Plugin
+from handrail.workspace import Workspace
+
+PLUGIN_GROUP = "handrail.plugins"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a door was asked for.
+
+    ``plugins`` is an allowlist of tool and plugin names; ``None`` means the built-in tools. ``approve`` says who
+    answers when policy asks: ``always``, ``never``, ``ask`` (a person at the terminal) or ``park`` (keep the question).
+    ``policy`` names a policy file; ``None`` means the user's own if there is one. ``state_directory`` holds journal,
+    staged changes and whole outputs; ``None`` means the user's private one.
+    """
+
+    workspace: str = "."
+    plugins: tuple[str, ...] | None = None
+    skills: tuple[str, ...] = ()
+    mcp: tuple[str, ...] = ()
+    mcp_config: str | None = None
+    approve: str = "ask"
+    policy: str | None = None
+    state_directory: str | None = None
+    journal: bool = True
+    allow_weaker_walls: bool = False
+    session: str = ""
+    door: str = "library"
+
+    @property
+    def state(self) -> str:
+        """The state directory that counts."""
+        return self.state_directory or platformdirs.user_state_dir("handrail")
+
+
+@dataclass(slots=True)
+class House:
+    """Everything a door needs, open. Close it, or use it as a context manager."""
+
+    settings: Settings
+    workspace: Workspace
+    registry: ToolRegistry
+    changes: ChangeStore
+    executor: ToolExecutor
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def close(self) -> None:
+        """Close everything, in reverse order. Closing twice is harmless."""
+        self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def open_house(settings: Settings) -> House:
+    """Build and open everything that ``settings`` asks for; on failure nothing stays open.
+
+    Raises :class:`~handrail.errors.ConfigurationError` naming what cannot work and how to mend it.
+    """
+    with ExitStack() as opened:
+        workspace = opened.enter_context(Workspace(settings.workspace))
+        changes = opened.enter_context(ChangeStore(settings.state, workspace))
+        registry = ToolRegistry()
+        register_plugins(registry, settings.plugins)
+        executor = ToolExecutor(
+            registry,
+            workspace=workspace,
+            approver=approver_for(settings),
+            policy=policy_for(settings, workspace),
+            changes=changes,
+            spill_directory=os.path.join(settings.state, "outputs"),
+            session=settings.session,
+        )
+        opened.callback(executor.close)
+        return House(settings, workspace, registry, changes, executor, opened.pop_all())
+    raise AssertionError("unreachable: nothing above swallows an exception")
+
+
+def policy_for(settings: Settings, workspace: Workspace) -> Policy:
+    """The named policy file, else the user's own, else the risk table."""
+    if settings.policy is not None:
+        return load_policy(settings.policy, workspace=workspace.path)
+    own = default_policy_path()
+    return load_policy(own, workspace=workspace.path) if os.path.exists(own) else RiskTable()
+
+
+def approver_for(settings: Settings) -> Approver:
+    """Who answers."""
+    kinds: dict[str, Callable[[], Approver]] = {
+        "always": AlwaysApprove,
+        "never": NeverApprove,
+        "ask": lambda: NeverApprove("nobody can be asked here"),
+    }
+    if settings.approve not in kinds:
+        raise ConfigurationError(f"--approve {settings.approve!r} is not one of: {', '.join(kinds)}")
+    return kinds[settings.approve]()
+
+
+def register_plugins(registry: ToolRegistry, wanted: tuple[str, ...] | None) -> None:
+    """Register the built-in tools, or only what the allowlist names: tools of ours, or plugins that are installed.
+
+    An installed plugin's code is loaded only when its name is on the list.
+    """
+    if wanted is None:
+        for plugin in BUILTIN_PLUGINS:
+            registry.register_plugin(plugin)
+        return
+    installed = {point.name: point for point in entry_points(group=PLUGIN_GROUP)}
+    ours = {tool.name: plugin for plugin in BUILTIN_PLUGINS for tool in plugin.tools}
+    for name in dict.fromkeys(wanted):
+        if name in ours:
+            registry.register_plugin(ours[name], only=[name])
+        elif name in installed:
+            registry.register_plugin(_loaded_plugin(name, installed[name].load()))
+        else:
+            known = ", ".join(sorted({*ours, *installed}))
+            raise ConfigurationError(f"--plugin {name!r}: there is no such tool or plugin; there are: {known}")
+
+
+def _loaded_plugin(name: str, found: object) -> Plugin:
+    made = found() if callable(found) and not isinstance(found, Plugin) else found
+    if not isinstance(made, Plugin):
+        raise ConfigurationError(f"the installed plugin {name!r} is no handrail.Plugin, but {type(made).__name__}")
+    return Plugin(name, made.tools, source=f"installed plugin {name}")

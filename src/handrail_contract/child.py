@@ -1,0 +1,37 @@
+"""The process that a crash probe kills: ``python -m handrail_contract.child ADAPTER first|again DIRECTORY``."""
+
+import os
+import signal
+import sys
+
+from handrail_contract.adapter import NotOffered
+from handrail_contract.adapters import load
+
+NOT_OFFERED = 64
+
+
+def main() -> None:
+    """Run one phase; the tool of the first appends its effect and dies before it can say so."""
+    name, phase, directory = sys.argv[1:4]
+    adapter = load(name)
+
+    def charge() -> str:
+        """Charge the card."""
+        with open(os.path.join(directory, "effects"), "a", encoding="utf-8") as file:
+            file.write("charged\n")
+        if phase == "first":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "charged"
+
+    try:
+        if phase == "first":
+            adapter.crash_first(directory, charge)
+        else:
+            sys.stdout.write(adapter.crash_again(directory, charge))
+    except NotOffered as reason:
+        sys.stdout.write(str(reason))
+        sys.exit(NOT_OFFERED)
+
+
+if __name__ == "__main__":
+    main()
