@@ -3,10 +3,12 @@
 import os
 import signal
 
+import anyio
 import pytest
 
 from handrail.sandbox.profile import SandboxProfile
 from handrail.sandbox.supervisor import CellResult, InlineCode, ShellCommand, Supervisor
+from handrail.tool import Signal
 from handrail_cell.wire import Limits
 
 pytestmark = pytest.mark.walls
@@ -114,3 +116,76 @@ def _sleepers() -> list[str]:
             except OSError:
                 continue
     return found
+
+
+def test_memory_is_counted_over_all_processes_of_a_command(supervisor):
+    text = "for i in 1 2 3 4; do python3 -c 'x = bytearray(60 << 20); import time; time.sleep(30)' & done; wait"
+    result = shell(supervisor, text, limits=Limits(memory_bytes=150 << 20, wall_s=25))
+    assert result.limit == "memory"
+
+
+def test_processor_time_is_counted_over_all_processes_of_a_command(supervisor):
+    text = "for i in 1 2 3 4; do (while :; do :; done) & done; wait"
+    result = shell(supervisor, text, limits=Limits(cpu_s=1.0, wall_s=25))
+    assert result.limit == "cpu"
+
+
+def test_a_cancelled_call_is_dead_before_the_task_goes_on(supervisor, tmp_path):
+    async def main():
+        profile = SandboxProfile(exec=True, workspace=str(tmp_path), access="write")
+        started = anyio.Event()
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+
+                async def call():
+                    command = ShellCommand(("/bin/sh", "-c", "echo up; sleep 1000"))
+                    await supervisor.run(command, profile, on_output=lambda _: started.set())
+
+                group.start_soon(call)
+                await started.wait()
+                scope.cancel()
+        assert not _sleepers()
+
+    anyio.run(main)
+
+
+def test_a_signal_cancels_a_call_and_the_result_says_so(supervisor):
+    cancel = Signal()
+    code = InlineCode("print('up')\nwhile True: pass")
+    result = supervisor.run_sync(code, SandboxProfile(), on_output=lambda _: cancel.set("stop"), cancel=cancel)
+    assert result.cancelled
+    assert result.signal == signal.SIGKILL
+    assert result.output == b"up\n"
+
+
+def test_a_long_lived_program_has_pipes_of_its_own(supervisor):
+    with supervisor.spawn(ShellCommand(("/bin/cat",)), SandboxProfile(exec=True)) as process:
+        os.write(process.stdin, b"hello\n")
+        assert os.read(process.stdout, 100) == b"hello\n"
+        os.close(process.stdin)
+        process.stdin = -1
+        assert process.wait(10) == (0, None)
+    with supervisor.spawn(ShellCommand(("/bin/cat",)), SandboxProfile(exec=True)) as process:
+        process.kill()
+        assert process.wait(10)[1] == signal.SIGKILL
+
+
+def test_a_large_input_arrives_whole(supervisor):
+    data = b'"' + b"x" * 3_000_000 + b'"'
+    result = supervisor.run_sync(InlineCode("result = len(input_data)", "t", data), SandboxProfile())
+    assert result.value == b"3000000"
+
+
+def test_many_calls_at_once_from_threads_and_tasks_do_not_meet(supervisor):
+    async def main():
+        results = {}
+
+        async def call(n):
+            results[n] = await supervisor.run(InlineCode(f"result = {n}"), SandboxProfile())
+
+        async with anyio.create_task_group() as group:
+            for n in range(24):
+                group.start_soon(call, n)
+        assert {n: item.value for n, item in results.items()} == {n: str(n).encode() for n in range(24)}
+
+    anyio.run(main)

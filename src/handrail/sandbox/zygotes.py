@@ -167,6 +167,7 @@ class Zygote:
         _, fds = self._hear(self._control)
         self._zygote = socket.socket(fileno=fds[0])
         answer, _ = self._hear(self._zygote)
+        self.ids: tuple[int, int] = tuple(answer["ids"])
         self.landlock_abi = answer["landlock"]
 
     def _hear(self, link: socket.socket) -> tuple[dict[str, Any], list[int]]:

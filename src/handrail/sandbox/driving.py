@@ -1,0 +1,304 @@
+"""One call from its first byte to its end: one thread, one ``poll``, the host's clock."""
+
+import array
+import json
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from handrail.errors import SandboxError, SandboxUnavailable
+from handrail.sandbox.ending import Leavings, Verdict, Watched, exit_of, limit_met, read_leavings
+from handrail.sandbox.lookout import INTERVAL_S, Lookout, is_full
+from handrail.sandbox.output import KeptOutput
+from handrail.sandbox.profile import SandboxProfile
+from handrail.sandbox.programs import CellResult, InlineCode, Program, ShellCommand, StagedLayer
+from handrail.sandbox.report import report_of
+from handrail.sandbox.zygotes import ParkedCell, Zygote, default_path, hear_ready, hear_zygote, read_frame
+from handrail_cell import frames
+from handrail_cell.wire import LimitName
+
+CHUNK = 1 << 16
+SCRATCH = "/tmp"  # noqa: S108 - the cell's own, an empty tmpfs
+AFTER_KILL_S = 5.0
+
+
+KilledFor = LimitName | Literal["cancel", "output callback"]
+
+
+@dataclass(slots=True)
+class Run:
+    """The state of one call while it is driven. ``started`` and ``deadline`` are seconds of the monotonic clock."""
+
+    cell: ParkedCell
+    zygote: Zygote
+    profile: SandboxProfile
+    output: KeptOutput
+    on_output: Callable[[bytes], None] | None
+    started: float
+    deadline: float
+    killed_for: KilledFor | None = None
+    killed_at: float = 0.0
+    confined: bytes | None = None
+    upper: int = -1
+    verdict: Verdict | None = None
+    pending: bytes = b""
+    lookout: Lookout | None = None
+
+    @classmethod
+    def begin(
+        cls, zygote: Zygote, profile: SandboxProfile, on_output: Callable[[bytes], None] | None, *, watched: bool
+    ) -> "Run":
+        """Take a cell for a call. ``watched``: it may start processes, so the host looks in while it runs."""
+        now = time.monotonic()
+        cell = zygote.take()
+        run = cls(
+            cell, zygote, profile, KeptOutput(profile.limits.output_bytes), on_output, now, now + profile.limits.wall_s
+        )
+        if watched:
+            run.lookout = Lookout(cell, profile.limits, writes_directly=profile.access == "write")
+        return run
+
+    def kill(self, reason: KilledFor) -> None:
+        """Kill the cell; the first reason stays."""
+        if self.killed_for is None:
+            self.killed_for = reason
+            self.killed_at = time.monotonic()
+        self.cell.kill()
+
+    def close(self) -> None:
+        """Kill whatever is left and let go of every descriptor that was not handed on."""
+        self.cell.kill()
+        self.cell.close()
+        if self.upper >= 0:
+            os.close(self.upper)
+            self.upper = -1
+
+
+def encode_job(program: Program, profile: SandboxProfile) -> tuple[bytes, bytes]:
+    """The job as the cell reads it: head with metadata, and the tool's own bytes."""
+    limits = profile.limits
+    home = {"HOME": SCRATCH, "TMPDIR": SCRATCH, "LANG": "C.UTF-8", "PATH": default_path(), "MALLOC_ARENA_MAX": "2"}
+    meta: dict[str, Any] = {
+        "workspace": profile.workspace if profile.access != "none" else None,
+        "access": profile.access,
+        "exec": profile.exec or isinstance(program, ShellCommand),
+        "environment": {**home, **profile.environment},
+        "cwd": (profile.workspace if profile.access != "none" else None) or SCRATCH,
+        "cpu_s": limits.cpu_s,
+        "memory_bytes": limits.memory_bytes,
+        "processes": limits.processes,
+        "disk_bytes": limits.disk_bytes,
+        "file_bytes": limits.file_bytes,
+        "open_files": limits.open_files,
+    }
+    source = input_json = b""
+    if isinstance(program, InlineCode):
+        source, input_json = program.source.encode("utf-8", "surrogatepass"), program.input_json
+        meta |= {"kind": "inline", "filename": program.filename}
+    else:
+        meta |= {"kind": "shell", "argv": program.argv, "cwd": program.cwd or meta["cwd"]}
+    head = json.dumps(meta).encode()
+    return frames.JOB.pack(frames.JOB_MAGIC, len(head), len(source), len(input_json)) + head, source + input_json
+
+
+def send_job(run: Run, program: Program, stdio: tuple[int, ...] = ()) -> None:
+    """Send the job with the descriptors it needs. What the socket does not take at once goes along while driving."""
+    profile = run.profile
+    mounted = profile.workspace is not None and profile.access != "none" and run.zygote.key.tier == "full"
+    given = [*([run.zygote.mount(profile.workspace or "")] if mounted else []), *stdio]
+    data = b"".join(encode_job(program, profile))
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", given))] if given else []
+    try:
+        sent = run.cell.job.sendmsg([memoryview(data)[:CHUNK]], ancillary)
+        run.pending = data[sent:]
+    except (BrokenPipeError, ConnectionResetError):
+        return  # the cell or its parent is dead; driving it will say so
+    finally:
+        if mounted:
+            os.close(given[0])
+
+
+def drive(run: Run) -> None:
+    """Until the kernel says the cell has ended: collect frames and output, mind the clock and what the cell uses."""
+    poll = _poll_of(run)
+    poll.register(run.cell.output, select.POLLIN)
+    while run.verdict is None:
+        for fd, events in poll.poll(_patience_ms(run)):
+            if fd == run.cell.output:
+                _drain(run)
+                if events == select.POLLHUP:
+                    poll.unregister(fd)
+            else:
+                _hear(run, fd, events, poll)
+        _mind(run)
+    while _drain(run):
+        pass
+    while _hear_job(run):
+        pass
+
+
+def await_walls(run: Run) -> None:
+    """Until the walls of a long-lived program stand, or it is certain that they never will."""
+    poll = _poll_of(run)
+    while run.confined is None and run.verdict is None:
+        for fd, events in poll.poll(_patience_ms(run)):
+            _hear(run, fd, events, poll)
+        _mind(run)
+    if run.confined is None and not _hear_job(run):
+        raise SandboxError("a cell ended before its walls stood; nothing of the call was run")
+
+
+def _poll_of(run: Run) -> select.poll:
+    poll = select.poll()
+    poll.register(run.cell.job.fileno(), select.POLLIN | (select.POLLOUT if run.pending else 0))
+    poll.register(run.cell.status.fileno(), select.POLLIN)
+    return poll
+
+
+def _patience_ms(run: Run) -> float:
+    """How long nothing needs to be looked at."""
+    if run.killed_for is not None:
+        return AFTER_KILL_S * 1000
+    left = max(run.deadline - time.monotonic(), 0)
+    return min(left, INTERVAL_S if run.lookout is not None else left) * 1000
+
+
+def _mind(run: Run) -> None:
+    if run.verdict is not None:
+        return
+    now = time.monotonic()
+    if run.killed_for is not None:
+        if now - run.killed_at > AFTER_KILL_S and run.cell.pidfd >= 0:
+            raise SandboxError("a cell was killed, and the kernel has not ended it: it hangs in a device")
+        return
+    if now >= run.deadline:
+        run.kill("wall")
+    elif run.lookout is not None and run.confined is not None:
+        over = run.lookout.look_if_due(now)
+        if over is not None:
+            run.kill(over)
+
+
+def _hear(run: Run, fd: int, events: int, poll: select.poll) -> None:
+    if fd == run.cell.status.fileno():
+        _hear_status(run)
+    elif run.pending and events & select.POLLOUT:
+        _send_more(run)
+        if not run.pending:
+            poll.modify(fd, select.POLLIN)
+    elif not _hear_job(run):
+        poll.unregister(fd)
+
+
+def _send_more(run: Run) -> None:
+    try:
+        sent = run.cell.job.send(memoryview(run.pending)[:CHUNK], socket.MSG_DONTWAIT)
+        run.pending = run.pending[sent:]
+    except (BrokenPipeError, ConnectionResetError):
+        run.pending = b""
+
+
+def _drain(run: Run) -> bool:
+    """Take one chunk of output, if there is one."""
+    try:
+        chunk = os.read(run.cell.output, CHUNK)
+    except BlockingIOError:
+        return False
+    if not chunk:
+        return False
+    run.output.add(chunk)
+    if run.output.flooded and run.killed_for is None:
+        run.kill("output")
+    if run.on_output is not None:
+        run.on_output(chunk)
+    return True
+
+
+def _hear_status(run: Run) -> None:
+    data = hear_zygote(run.cell)
+    if data[:4] == frames.PARKED_MAGIC:
+        if run.killed_for is not None:
+            run.cell.kill()
+    elif data[:4] == frames.ENDED_MAGIC:
+        _, status, user, system, peak = frames.ENDED.unpack(data)
+        run.verdict = Verdict(status, user, system, peak)
+    elif data:
+        code = frames.PARKED.unpack(data)[1]
+        raise SandboxError(f"no further cell can be made: {os.strerror(code)}")
+    else:
+        run.zygote.dead = True
+        raise SandboxError("the cells' warm parent ended while a call ran; the kernel ended the call with it")
+
+
+def _hear_job(run: Run) -> bool:
+    """One trusted frame from the cell. False when there is none to come."""
+    if run.confined is not None:
+        return False
+    try:
+        if not run.cell.parked:
+            hear_ready(run.cell)
+            return True
+        kind, body, fds = read_frame(run.cell.job, 1)
+    except ConnectionResetError:
+        return False
+    if kind == frames.CONFINED:
+        run.confined = body
+        run.upper = fds[0] if fds else -1
+    elif kind == frames.FAILED:
+        raise SandboxUnavailable(f"a cell could not be confined and ran nothing: {body.decode('utf-8', 'replace')}")
+    return kind != b""
+
+
+def result_of(run: Run) -> CellResult:
+    """What the call came to. Takes the layer of changes out of ``run``."""
+    verdict = run.verdict
+    assert verdict is not None
+    if run.confined is None and run.killed_for is None:
+        raise SandboxError("a cell ended before its walls stood; nothing of the call was run")
+    leavings = read_memory(run.cell.memory)
+    code, killed_by = exit_of(verdict, leavings)
+    limit: LimitName | None = None
+    if run.killed_for is None:
+        limit = limit_met(run.profile.limits, verdict, leavings, _watched(run))
+    else:
+        code, killed_by = None, signal.SIGKILL.value
+        limit = None if run.killed_for in ("cancel", "output callback") else run.killed_for
+    upper, run.upper = run.upper, -1
+    return CellResult(
+        exit_code=code,
+        signal=killed_by,
+        limit=limit,
+        output=run.output.kept(),
+        output_total=run.output.total,
+        truncated=run.output.truncated,
+        value=leavings.value if code == 0 else None,
+        error=None if code == 0 else leavings.error,
+        duration_ms=(time.monotonic() - run.started) * 1000,
+        report=report_of(run.zygote.key.tier, run.cell.parked, run.confined or b"", network=run.zygote.key.network),
+        staged=StagedLayer(upper, run.zygote.ids) if upper >= 0 else None,
+        cancelled=run.killed_for == "cancel",
+        cpu_s=verdict.user_s + verdict.system_s,
+        peak_bytes=verdict.peak_kb * 1024,
+    )
+
+
+def _watched(run: Run) -> Watched:
+    if run.zygote.key.tier != "full":
+        return Watched()
+    full = is_full(run.cell.scratch) or is_full(run.upper)
+    if run.lookout is None:
+        return Watched(disk_full=full)
+    return Watched(disk_full=full or run.lookout.disk_full, processes_full=run.lookout.processes_full)
+
+
+def read_memory(memory: int) -> Leavings:
+    """What the cell left in its result memory."""
+    _, length = frames.RESULT.unpack(os.pread(memory, frames.RESULT.size, 0))
+    if length == 0:
+        return Leavings()
+    return read_leavings(os.pread(memory, frames.RESULT.size + min(length, frames.RESULT_BYTES), 0))
