@@ -151,6 +151,7 @@ IOCTLS = (0x5412, 0x541C, 0x5423, 0x541D, 0x40086602, 0x40046602, 0x401C5820)
 """TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS, FS_IOC_SETFLAGS (64, 32), FS_IOC_FSSETXATTR."""
 
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
+SOCK_DGRAM, SOCK_RAW, SOCK_TYPE_MASK = 2, 3, 0xF
 
 # What building the walls needed, and nobody needs afterwards.
 BUILDERS = (
@@ -219,7 +220,11 @@ def permanent_policy(column: int, *, network: bool) -> Policy:
         rules
         | {
             "socket": _internet_only() if network else EPERM,
-            "socketpair": (Check(0, FULL_WORD, AF_UNIX, EPERM, negate=True),),
+            # Half of a datagram pair can be turned towards any socket file: only connections stay between the two.
+            "socketpair": (
+                Check(0, FULL_WORD, AF_UNIX, EPERM, negate=True),
+                *(Check(1, SOCK_TYPE_MASK, kind, EPERM) for kind in (SOCK_DGRAM, SOCK_RAW)),
+            ),
             "ioctl": (
                 *(Check(1, FULL_WORD, request, EPERM) for request in IOCTLS),
                 Check(1, 0xFFFFFF00, 0x8900, EPERM),  # SIOC*: network configuration
