@@ -90,7 +90,8 @@ def read(text: str, *, first_line: int = 1) -> Located:
         raise NotStrict(f"larger than {MAX_BYTES} bytes", Place(first_line, 1))
     reader = _Reader(first_line)
     try:
-        return reader.document(iter(yaml.parse(text, Loader=yaml.SafeLoader)))
+        events: Iterator[Any] = iter(yaml.parse(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        return reader.document(events)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Place(first_line, 1) if mark is None else reader.place(mark)

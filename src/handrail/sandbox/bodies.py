@@ -1,0 +1,317 @@
+"""Bodies whose code runs in a cell: inline Python and commands, with their result as the outcome of a tool call.
+
+A body compiles its tool's capability and limits into a profile, runs the program, and says what came of it. What the
+program printed, returned or left behind is data; how it ended is what the kernel says.
+
+Staging: with a *stager*, a tool that writes works on a layer above the workspace, and what it changed arrives as the
+:class:`~handrail.tool.Effect`'s changes, to be looked at and committed by the corridor. A call that failed changes
+nothing: its layer is dropped. Without a stager such a tool writes directly, and is asked about before it runs.
+"""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from anyio import to_thread
+
+from handrail.changes.changeset import ChangeSet
+from handrail.changes.keeper import Contents
+from handrail.outcome import FullOutput, Reason, ToolOutcome
+from handrail.output import open_private_directory
+from handrail.sandbox.profile import SandboxProfile, profile_for
+from handrail.sandbox.supervisor import CellResult, Program, StagedLayer, Supervisor
+from handrail.schema import ArgumentsInvalid, JsonObject, decode_json
+from handrail.tool import Capability, Effect, Job
+from handrail.workspace import Workspace
+from handrail_cell.wire import LimitName, Limits
+
+MAX_VALUE_BYTES = 4 * 1024 * 1024
+MAX_SPILL_BYTES = 64 * 1024 * 1024
+
+REASONS: Mapping[LimitName, Reason] = {
+    "wall": Reason.TIMED_OUT,
+    "cpu": Reason.CPU_LIMIT,
+    "memory": Reason.MEMORY_LIMIT,
+    "processes": Reason.PROCESS_LIMIT,
+    "disk": Reason.DISK_LIMIT,
+    "file_size": Reason.FILE_SIZE_LIMIT,
+    "open_files": Reason.OPEN_FILES_LIMIT,
+    "output": Reason.OUTPUT_LIMIT,
+}
+"""Each limit's own reason."""
+
+
+class Stager(Protocol):
+    """Reads the layer of a finished call: what it changed, with the contents kept."""
+
+    def __call__(self, layer: StagedLayer, workspace: Workspace, contents: Contents) -> ChangeSet: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Where bodies run, and what only the trusted host may say about it.
+
+    ``read_only_dirs``: absolute host directories that cells may read besides the interpreter and the workspace.
+    ``environment``: variables that programs see. ``minimum_tier``: the weakest walls that are accepted.
+    ``stager``: reads staged layers; ``None`` where the host keeps no changes. ``spill_directory``: a private directory
+    for whole outputs.
+    """
+
+    supervisor: Supervisor
+    stager: Stager | None = None
+    read_only_dirs: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    minimum_tier: Literal["full", "reduced"] = "full"
+    spill_directory: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """How much of the end of an output the model reads; the whole of a longer one goes to a private file."""
+
+    lines: int
+    bytes: int
+
+
+class CellBody:
+    """Code or a command behind a tool, run in a cell: a :class:`~handrail.tool.Body`.
+
+    ``program`` makes what runs from a job. ``limits`` hold for one call; the job's timeout is its wall time.
+    ``identity`` is what the behaviour depends on besides the definition, for the journal. ``tail`` keeps only the end
+    of the output for the model, and spills the whole. ``wall`` reads a call's own wall time (seconds) from its job.
+    """
+
+    __slots__ = ("_capability", "_cells", "_identity", "_limits", "_preload", "_program", "_tail", "_wall")
+
+    def __init__(
+        self,
+        cells: Cells,
+        program: Callable[[Job], Program],
+        *,
+        capability: Capability,
+        limits: Limits,
+        preload: tuple[str, ...] = (),
+        identity: JsonObject | None = None,
+        tail: Tail | None = None,
+        wall: Callable[[Job], float] | None = None,
+    ) -> None:
+        self._cells = cells
+        self._program = program
+        self._capability = capability
+        self._limits = limits
+        self._preload = preload
+        self._identity = dict(identity or {})
+        self._tail = tail
+        self._wall = wall or _timeout_of
+
+    @property
+    def staged(self) -> bool:
+        """Whether all that a call can touch is the workspace's layer. A cell has no network, whatever is declared."""
+        return not self._capability.writes or self._cells.stager is not None
+
+    @property
+    def configuration(self) -> JsonObject:
+        """The code's identity, the limits and the host's configuration."""
+        return {
+            **self._identity,
+            "limits": {name: getattr(self._limits, name) for name in Limits.__slots__},
+            "preload": list(self._preload),
+            "readOnlyDirs": list(self._cells.read_only_dirs),
+            "environment": dict(self._cells.environment),
+            "minimumTier": self._cells.minimum_tier,
+            "staged": self.staged,
+        }
+
+    async def run(self, job: Job) -> Effect:
+        """Run the job's program and return what it came to. Raises
+        :class:`~handrail.errors.SandboxUnavailable` when the machine cannot give the walls."""
+        stages = self._capability.writes and self._cells.stager is not None and job.workspace is not None
+        if stages and job.contents is None:
+            return Effect(
+                ToolOutcome.error("This host keeps no store for changes, so nothing ran.", Reason.CANNOT_STAGE)
+            )
+        profile = self._profile(job, stages=stages)
+        spill = _Spill(self._cells.spill_directory, self._tail.bytes if self._tail else 0)
+        try:
+            result = await self._cells.supervisor.run(
+                self._program(job),
+                profile,
+                on_output=_both(job.on_output, spill if self._tail else None),
+                cancel=job.signal,
+            )
+            return await self._effect(job, profile.limits, result, spill)
+        finally:
+            spill.close()
+
+    def _profile(self, job: Job, *, stages: bool) -> SandboxProfile:
+        return profile_for(
+            self._capability,
+            None if job.workspace is None else job.workspace.path,
+            self._limits.with_(wall_s=self._wall(job)),
+            stage=stages,
+            environment=self._cells.environment,
+            read_only_dirs=self._cells.read_only_dirs,
+            preload=self._preload,
+            minimum_tier=self._cells.minimum_tier,
+        )
+
+    async def _effect(self, job: Job, limits: Limits, result: CellResult, spill: "_Spill") -> Effect:
+        changes: ChangeSet | None = None
+        outcome = outcome_of(result, limits, tail=self._tail, kept=spill.kept())
+        if result.staged is not None:
+            try:
+                if outcome.succeeded and self._cells.stager and job.workspace and job.contents:
+                    changes = await to_thread.run_sync(self._cells.stager, result.staged, job.workspace, job.contents)
+            finally:
+                result.staged.close()
+        if self._capability.writes and self._cells.stager is not None and not outcome.succeeded:
+            outcome = outcome.with_(text=f"{outcome.text}\n[Nothing in the workspace was changed.]")
+        return Effect(outcome, changes)
+
+
+def _timeout_of(job: Job) -> float:
+    return job.timeout
+
+
+# ── what a result says, pure ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def outcome_of(
+    result: CellResult, limits: Limits, *, tail: Tail | None = None, kept: FullOutput | None = None
+) -> ToolOutcome:
+    """The outcome of a finished cell. A failure's text always ends with how it ended."""
+    details: dict[str, Any] = {"limit": result.limit, "enforcement": result.report, "truncated": result.truncated}
+    output = result.output.decode("utf-8", "replace")
+    ending = how_it_ended(result, limits)
+    if tail is not None:
+        output, was_cut = tail_of(output, tail, kept)
+        details |= {"truncated": was_cut or result.truncated, "full_output": kept if was_cut else None}
+    if ending is not None:
+        reason, text = ending
+        return ToolOutcome.error(_joined(output, text), reason, **details)
+    return _with_value(result, output, details)
+
+
+def how_it_ended(result: CellResult, limits: Limits) -> tuple[Reason, str] | None:
+    """Why it did not succeed, as a reason and a sentence; ``None`` when it did."""
+    if result.limit is not None:
+        return REASONS[result.limit], limit_text(result.limit, limits)
+    if result.cancelled:
+        return Reason.CANCELLED, "Cancelled while it ran; it was stopped."
+    if result.signal is not None:
+        return Reason.CRASHED, f"It was killed by signal {result.signal}."
+    if result.error is not None:
+        return Reason.TOOL_ERROR, result.error
+    if result.exit_code != 0:
+        return Reason.EXIT_STATUS, f"Exit status {result.exit_code}."
+    return None
+
+
+def limit_text(limit: LimitName, limits: Limits) -> str:
+    """Which limit was met, in words, with its amount."""
+    if limit == "wall":
+        return f"Execution timed out after {limits.wall_s}s"
+    amounts = {
+        "cpu": f"processor time of {limits.cpu_s:g} s",
+        "memory": f"memory of {limits.memory_bytes} bytes",
+        "processes": f"{limits.processes} processes",
+        "disk": f"{limits.disk_bytes} bytes written",
+        "file_size": f"{limits.file_bytes} bytes in one file",
+        "open_files": f"{limits.open_files} open files",
+        "output": f"{limits.output_bytes} bytes of output",
+    }
+    return f"Stopped at its limit: {amounts[limit]}."
+
+
+def tail_of(output: str, tail: Tail, kept: FullOutput | None) -> tuple[str, bool]:
+    """The end of ``output`` within ``tail``, headed by a note about what is missing, and whether something is."""
+    raw = output.encode("utf-8", "replace")
+    lines = raw.splitlines(keepends=True)
+    if len(raw) <= tail.bytes and len(lines) <= tail.lines and kept is None:
+        return output, False
+    where = f"; the whole output ({kept.bytes} bytes) is in {kept.path}" if kept is not None else ""
+    end = b"".join(lines[-tail.lines :])[-(tail.bytes - 400 - len(where.encode())) :]
+    text = end.decode("utf-8", "ignore")
+    total = kept.bytes if kept is not None else len(raw)
+    return f"[… {total - len(end)} bytes left out before this{where} …]\n{text}", True
+
+
+def _with_value(result: CellResult, output: str, details: dict[str, Any]) -> ToolOutcome:
+    if result.value is None:
+        return ToolOutcome.ok(output, **details)
+    try:
+        value = decode_json(result.value, max_bytes=MAX_VALUE_BYTES)
+    except ArgumentsInvalid as error:
+        return ToolOutcome.error(_joined(output, f"`result` is not JSON: {error}"), Reason.INVALID_OUTPUT, **details)
+    return ToolOutcome.ok(_joined(output, result.value.decode("utf-8", "replace")), value=value, **details)
+
+
+def _joined(output: str, last: str) -> str:
+    if not output:
+        return last
+    return f"{output}{last}" if output.endswith("\n") else f"{output}\n{last}"
+
+
+# ── whole outputs ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Spill:
+    """Keeps an output that grows past ``threshold`` bytes in a private file, while it comes, up to a bound."""
+
+    def __init__(self, directory: str, threshold: int) -> None:
+        self._directory = directory
+        self._threshold = threshold
+        self._held = bytearray()
+        self._digest = hashlib.sha256()
+        self._fd = -1
+        self._path = ""
+        self._size = 0
+
+    def __call__(self, data: bytes) -> None:
+        data = data[: MAX_SPILL_BYTES - self._size]
+        self._size += len(data)
+        if self._fd < 0:
+            self._held += data
+            if len(self._held) <= self._threshold or not self._directory:
+                del self._held[self._threshold + 1 :]
+                return
+            self._open()
+            data = bytes(self._held)
+            self._held.clear()
+        self._digest.update(data)
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def kept(self) -> FullOutput | None:
+        """The file, if there is one."""
+        return FullOutput(self._path, self._size, self._digest.hexdigest()) if self._fd >= 0 else None
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def _open(self) -> None:
+        parent = open_private_directory(self._directory)
+        try:
+            name = secrets.token_hex(16) + ".txt"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._fd = os.open(name, flags, 0o600, dir_fd=parent)
+        finally:
+            os.close(parent)
+        self._path = os.path.join(self._directory, name)
+
+
+def _both(
+    first: Callable[[bytes], None] | None, second: Callable[[bytes], None] | None
+) -> Callable[[bytes], None] | None:
+    if first is None or second is None:
+        return first or second
+
+    def each(data: bytes) -> None:
+        first(data)
+        second(data)
+
+    return each
