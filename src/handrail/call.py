@@ -160,9 +160,7 @@ class Reviewed:
 
 def new_call_id() -> str:
     """A UUIDv7 (RFC 9562 section 5.7): sorts by time of creation in milliseconds, 74 random bits."""
-    milliseconds = time.time_ns() // 1_000_000
-    raw = bytearray(milliseconds.to_bytes(6, "big") + os.urandom(10))
-    raw[6] = 0x70 | raw[6] & 0x0F
-    raw[8] = 0x80 | raw[8] & 0x3F
-    text = raw.hex()
+    random = int.from_bytes(os.urandom(10), "big")
+    variant_and_rest = 0x8000_0000_0000_0000 | random & 0x3FFF_FFFF_FFFF_FFFF
+    text = f"{time.time_ns() // 1_000_000:012x}7{random >> 68:03x}{variant_and_rest:016x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -18,6 +18,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar, Token
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -154,13 +155,12 @@ class ToolExecutor:
         self._changes = changes
         self._timeout = timeout
         self._cap = OutputCap(max_output_bytes, spill_directory or default_spill_directory())
-        self._max_parallel = max_parallel
         self._approval_ttl = approval_ttl
         self._mask_values = mask_values
         self.session = session or new_call_id()
         self._grants: GrantStore = grants if grants is not None else MemoryGrants()
         self._clock = clock
-        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Semaphore] = WeakKeyDictionary()
+        self._slots = _Slots(max_parallel)
         self._sync = _SyncLoop()
 
     # ── doors ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -247,9 +247,7 @@ class ToolExecutor:
                 continue
             if isinstance(approved, ToolOutcome):
                 return approved
-            async with self._slot():  # a call that waits for a person holds no place
-                recorded = await self._record(walk, approved)
-                effect = await self._run(walk, recorded)
+            recorded, effect = await self._carry_out(walk, approved)
             reviewed = await self._review(recorded, effect)
             if isinstance(reviewed, Modify):
                 dropped = await self._settle(walk, _dropped_for_edit(reviewed))
@@ -353,6 +351,19 @@ class ToolExecutor:
             return await self._park(request, checked, None, None)
         return _said_no(decision)
 
+    async def _carry_out(self, walk: _Walk, approved: Approved) -> tuple[Recorded, Effect]:
+        """Record the intent and run the body, when there is room. Waiting for an approver takes no room."""
+        if self._slots.inside():
+            recorded = await self._record(walk, approved)
+            return recorded, await self._run(walk, recorded)
+        async with self._slots.here():
+            token = self._slots.enter()
+            try:
+                recorded = await self._record(walk, approved)
+                return recorded, await self._run(walk, recorded)
+            finally:
+                self._slots.leave(token)
+
     async def _record(self, walk: _Walk, approved: Approved) -> Recorded:
         _refuse_if_another(approved, self._policy.version)
         deadline = self._clock() + self._timeout_of(approved.checked)
@@ -387,7 +398,9 @@ class ToolExecutor:
             return Effect(ToolOutcome.error(f"Path refused: {error}.", Reason.PATH_REFUSED))
         except SandboxUnavailable as error:
             return Effect(ToolOutcome.error(str(error), Reason.SANDBOX_UNAVAILABLE))
-        except Exception as error:
+        except BaseException as error:
+            if _comes_from_outside(error):
+                raise
             log.exception("tool %s failed in call %s", walk.name, recorded.call_id)
             return Effect(ToolOutcome.error(f"{walk.name} failed: {_short(error)}"))
 
@@ -616,9 +629,7 @@ class ToolExecutor:
             parked.asked_at,
             answer.at,
         )
-        async with self._slot():
-            recorded = await self._record(walk, approved)
-            effect = await self._run(walk, recorded)
+        recorded, effect = await self._carry_out(walk, approved)
         return await self._commit(walk, Reviewed(recorded, answer.by), effect)
 
     async def _commit_parked(self, walk: _Walk, parked: ParkedCall, recorded: Recorded, by: str) -> ToolOutcome:
@@ -668,13 +679,6 @@ class ToolExecutor:
             duration_ms=(time.perf_counter() - walk.started) * 1000,
             edited_arguments=edited,
         )
-
-    def _slot(self) -> anyio.Semaphore:
-        loop = asyncio.get_running_loop()
-        slot = self._slots.get(loop)
-        if slot is None:
-            slot = self._slots[loop] = anyio.Semaphore(self._max_parallel, fast_acquire=True)
-        return slot
 
 
 # ── texts and decisions, pure ────────────────────────────────────────────────────────────────────────────────────
@@ -794,6 +798,44 @@ def _question_json(request: ApprovalRequest) -> dict[str, Any]:
         "requested_paths": dict(request.requested_paths),
         "resolved_paths": dict(request.resolved_paths),
     }
+
+
+_inside: ContextVar[tuple[int, ...]] = ContextVar("handrail_inside", default=())
+
+
+class _Slots:
+    """Room for ``limit`` running bodies in each event loop.
+
+    A body that makes calls of its own is inside already: they run in its place, so that nobody waits for himself.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+    def here(self) -> asyncio.Semaphore:
+        loop = asyncio.get_running_loop()
+        room = self._by_loop.get(loop)
+        if room is None:
+            room = self._by_loop[loop] = asyncio.Semaphore(self._limit)
+        return room
+
+    def inside(self) -> bool:
+        return id(self) in _inside.get()
+
+    def enter(self) -> Token[tuple[int, ...]]:
+        return _inside.set((*_inside.get(), id(self)))
+
+    def leave(self, token: Token[tuple[int, ...]]) -> None:
+        _inside.reset(token)
+
+
+def _comes_from_outside(error: BaseException) -> bool:
+    """Whether what came out of a body ends the walk: Ctrl-C, and a cancellation that somebody asked for."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0  # else the body raised it itself, which is a failure like others
+    return isinstance(error, (KeyboardInterrupt, GeneratorExit))
 
 
 class _SyncLoop:

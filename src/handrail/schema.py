@@ -102,7 +102,8 @@ def copy_json(value: Any) -> Any:
 
 
 def _text_within(raw: str | bytes, max_bytes: int) -> str:
-    size = len(raw) if isinstance(raw, bytes) or len(raw) > max_bytes else len(raw.encode("utf-8", "surrogatepass"))
+    plain = isinstance(raw, bytes) or len(raw) > max_bytes or raw.isascii()
+    size = len(raw) if plain else len(raw.encode("utf-8", "surrogatepass"))
     if size > max_bytes:
         raise ArgumentsInvalid(f"the arguments are larger than {max_bytes} bytes")
     if isinstance(raw, str):

@@ -5,16 +5,16 @@ carries one job out. Bodies come in kinds that the corridor does not tell apart:
 commands in a cell (``sandbox``), a remote tool (``mcp``). A :class:`Plugin` is a named set of tools.
 """
 
+import asyncio
 import inspect
 import json
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, cast, runtime_checkable
 
-import anyio
-from anyio import to_thread
-
+from handrail import threads
 from handrail.changes.changeset import ChangeSet
 from handrail.changes.keeper import Contents
 from handrail.errors import ToolDefinitionError
@@ -36,19 +36,22 @@ class RiskLevel(StrEnum):
     @property
     def rank(self) -> int:
         """0 for ``safe`` up to 4 for ``dangerous``."""
-        return list(RiskLevel).index(self)
+        return _RANKS[self]
 
     def __lt__(self, other: str) -> bool:
-        return self.rank < RiskLevel(other).rank
+        return _RANKS[self] < _RANKS[other]
 
     def __le__(self, other: str) -> bool:
-        return self.rank <= RiskLevel(other).rank
+        return _RANKS[self] <= _RANKS[other]
 
     def __gt__(self, other: str) -> bool:
-        return self.rank > RiskLevel(other).rank
+        return _RANKS[self] > _RANKS[other]
 
     def __ge__(self, other: str) -> bool:
-        return self.rank >= RiskLevel(other).rank
+        return _RANKS[self] >= _RANKS[other]
+
+
+_RANKS: dict[str, int] = {risk: rank for rank, risk in enumerate(RiskLevel)}
 
 
 class Replay(StrEnum):
@@ -184,14 +187,15 @@ def _is_customary(name: str) -> bool:
 class Signal:
     """Tells a running handler that nobody wants its result any more.
 
-    ``is_set()`` may be asked from any thread; ``await wait()`` in async handlers; ``reason`` says why.
+    ``is_set()`` and ``set()`` may be called from any thread; ``await wait()`` in async handlers; ``reason`` says why.
     """
 
-    __slots__ = ("_callbacks", "reason")
+    __slots__ = ("_callbacks", "_lock", "reason")
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self._callbacks: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
 
     def is_set(self) -> bool:
         """Whether the call was cancelled or its time is over."""
@@ -199,16 +203,42 @@ class Signal:
 
     def set(self, reason: str) -> None:
         """Say so, once; later reasons are ignored."""
-        if self.reason is None:
+        with self._lock:
+            if self.reason is not None:
+                return
             self.reason = reason
-            for callback in self._callbacks:
-                callback()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Call back when it is set, or at once if it is already. Called in the setting thread."""
-        self._callbacks.append(callback)
-        if self.is_set():
-            callback()
+        """Call back once when it is set, in the setting thread, or at once if it is set already."""
+        with self._lock:
+            if self.reason is None:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Do not call back any more. Harmless when it was called, or never asked for."""
+        with self._lock:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+    async def wait(self) -> str:
+        """Return the reason as soon as it is set."""
+        loop = asyncio.get_running_loop()
+        told = asyncio.Event()
+
+        def tell() -> None:
+            loop.call_soon_threadsafe(told.set)
+
+        self.on_set(tell)
+        try:
+            await told.wait()
+        finally:
+            self.forget(tell)
+        return self.reason or ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +293,7 @@ class Body(Protocol):
 
 
 Handler = Callable[..., Any]
+GRACE = 0.2  # seconds that a sync handler has to end after it was told to
 
 
 class Tool:
@@ -325,11 +356,12 @@ class Plugin:
 class HostBody:
     """A Python function of the host's. It can reach whatever the host can: nothing holds it but its own code.
 
-    An async handler is cancelled at its timeout. A sync one runs in a worker thread, which nothing can stop: at the
-    timeout the caller gets control back and the outcome is ``unknown``, because the handler may still be running.
+    An async handler is cancelled at its timeout, or when the signal is set. A sync one runs in a worker thread, which
+    nothing can stop: it is told by its signal and given ``GRACE`` seconds to end; then the caller gets control back and
+    the outcome is ``unknown``, because the handler may still be running.
     """
 
-    __slots__ = ("_extra", "_function", "_is_async", "_takes_signal", "staged")
+    __slots__ = ("_extra", "_function", "_is_async", "_takes_signal", "configuration", "staged")
 
     def __init__(self, function: Handler, definition: ToolDef, *, staged: bool = False) -> None:
         self._function = function
@@ -338,50 +370,144 @@ class HostBody:
         )
         self._extra, self._takes_signal = _requested(function, definition)
         self.staged = staged
-
-    @property
-    def configuration(self) -> JsonObject:
-        """Where the function lives."""
-        name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
-        return {"handler": f"{getattr(self._function, '__module__', '')}:{name}"}
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        self.configuration: JsonObject = {"handler": f"{getattr(function, '__module__', '')}:{name}"}
 
     async def run(self, job: Job) -> Effect:
         """Enter the handler with the job's arguments. Exceptions of the handler's propagate to the corridor."""
-        if not self._is_async:
-            return await self._run_in_thread(job)
-        try:
-            with anyio.fail_after(job.timeout):
-                return as_effect(await self._call(job))
-        except TimeoutError:
-            if not job.signal.is_set():
-                job.signal.set("timeout")
-            return Effect(
-                ToolOutcome.error(
-                    f"Timed out after {job.timeout:g} s; the handler was cancelled.", Reason.TIMED_OUT, limit="wall"
-                )
-            )
+        if self._is_async:
+            return await _awaited(job, self._call(job))
+        return await self._run_in_thread(job)
 
     async def _run_in_thread(self, job: Job) -> Effect:
+        loop = asyncio.get_running_loop()
+        done = threads.start(lambda: self._call(job))
+
+        def stop() -> None:
+            loop.call_soon_threadsafe(loop.call_later, GRACE, _give_up, done)
+
+        job.signal.on_set(stop)
+        timer = loop.call_later(job.timeout, job.signal.set, "timeout")
         try:
-            with anyio.fail_after(job.timeout):
-                result = await to_thread.run_sync(self._call, job, abandon_on_cancel=True)
-        except TimeoutError:
-            job.signal.set("timeout")
-            return Effect(
-                ToolOutcome.unknown(
-                    f"Timed out after {job.timeout:g} s. The handler was told, but runs in a thread that cannot be "
-                    "stopped: it may still be running, and its effect may still happen.",
-                    Reason.MAYBE_RUNNING,
-                    limit="wall",
-                )
-            )
-        return as_effect(await result if inspect.isawaitable(result) else result)
+            finished = await done
+        finally:
+            timer.cancel()
+            job.signal.forget(stop)
+        if finished is None:
+            return Effect(_given_up(job))
+        if finished.error is not None:
+            raise _handlers_own(finished.error)
+        if job.signal.is_set():
+            return Effect(_stopped(job))
+        result = finished.value
+        return await _awaited(job, result) if inspect.isawaitable(result) else as_effect(result)
 
     def _call(self, job: Job) -> Any:
+        if not self._extra and not self._takes_signal:
+            return self._function(job.arguments)
         extra = {name: _EXTRAS[name](job) for name in self._extra}
         if self._takes_signal:
             return self._function(job.arguments, job.signal, **extra)
         return self._function(job.arguments, **extra)
+
+
+async def _awaited(job: Job, result: Awaitable[Any]) -> Effect:
+    """Await what a handler promised, no longer than the job's timeout, and stop when the signal is set.
+
+    A timer costs more than everything else here, and nothing can stop a handler before it first waits for something:
+    one that ends without waiting gets none.
+    """
+    steps = result.__await__()
+    try:
+        waiting = next(steps)
+    except StopIteration as ended:
+        return as_effect(ended.value)
+    loop = asyncio.get_running_loop()
+    limit = asyncio.timeout(job.timeout)
+
+    def stop() -> None:
+        loop.call_soon_threadsafe(_expire, limit)
+
+    try:
+        async with limit:
+            job.signal.on_set(stop)
+            return as_effect(await _Rest(steps, waiting))
+    except TimeoutError:
+        if not limit.expired():  # the handler's own
+            raise
+        return Effect(_stopped(job))
+    finally:
+        job.signal.forget(stop)
+
+
+class _Rest:
+    """The rest of an awaitable that was begun and waits for ``waiting`` now."""
+
+    __slots__ = ("_steps", "_waiting")
+
+    def __init__(self, steps: Generator[Any, Any, Any], waiting: Any) -> None:
+        self._steps = steps
+        self._waiting = waiting
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps, waiting = self._steps, self._waiting
+        try:
+            while True:
+                try:
+                    sent = yield waiting
+                except BaseException as error:  # noqa: BLE001 - a cancellation above all: the handler decides about it
+                    waiting = steps.throw(error)
+                else:
+                    waiting = steps.send(sent)
+        except StopIteration as ended:
+            return ended.value
+
+
+def _expire(limit: asyncio.Timeout) -> None:
+    try:
+        limit.reschedule(asyncio.get_running_loop().time())
+    except RuntimeError:  # the handler ended meanwhile
+        pass
+
+
+def _give_up(done: "asyncio.Future[threads.Finished | None]") -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def _handlers_own(error: BaseException) -> BaseException:
+    """What a handler raised in its thread. There, these two are not the caller's cancellation or Ctrl-C."""
+    if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
+        mistaken = RuntimeError(f"the handler raised {type(error).__name__}")
+        mistaken.__cause__ = error
+        return mistaken
+    return error
+
+
+def _stopped(job: Job) -> ToolOutcome:
+    """A handler that ended because it was told to, or was cancelled."""
+    if (job.signal.reason or "timeout") == "timeout":
+        job.signal.set("timeout")
+        return ToolOutcome.error(
+            f"Timed out after {job.timeout:g} s and was stopped; what it did before that is not undone.",
+            Reason.TIMED_OUT,
+            limit="wall",
+        )
+    return ToolOutcome.unknown(
+        f"Cancelled while it ran ({job.signal.reason}); it was stopped and may or may not have had its effect.",
+        Reason.CANCELLED,
+    )
+
+
+def _given_up(job: Job) -> ToolOutcome:
+    """A handler in a thread that did not end when it was told to."""
+    said = f"Timed out after {job.timeout:g} s" if job.signal.reason == "timeout" else "Cancelled while it ran"
+    return ToolOutcome.unknown(
+        f"{said}. The handler was told, but runs in a thread that cannot be stopped: it may still be running, and its "
+        "effect may still happen.",
+        Reason.MAYBE_RUNNING,
+        limit="wall" if job.signal.reason == "timeout" else None,
+    )
 
 
 _EXTRAS: dict[str, Callable[[Job], Any]] = {
