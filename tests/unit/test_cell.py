@@ -36,7 +36,8 @@ def shell(supervisor: Supervisor, text: str, *, limits: Limits | None = None, **
 def test_inline_code_sees_its_input_and_leaves_a_value_and_its_output_in_order(supervisor):
     result = inline(
         supervisor,
-        "import sys\nfor i in range(3):\n    print(i)\n    sys.stderr.write(f'e {i}\\n')\nresult = 21 * input_data['n']",
+        "import sys\nfor i in range(3):\n    print(i)\n    sys.stderr.write(f'e {i}\\n')\n"
+        "result = 21 * input_data['n']",
     )
     assert (result.exit_code, result.value, result.limit) == (0, b"42", None)
     assert result.output == b"0\ne 0\n1\ne 1\n2\ne 2\n"
