@@ -25,6 +25,7 @@
     ├── ModelError                    a model cannot be asked, or its answer cannot be used
     ├── TranscriptError               a run's transcript is damaged, locked or unknown
     ├── ApprovalError                 an answer cannot be accepted (unknown, late, answered before)
+    ├── ServerUnavailable             an MCP server cannot be started or reached
     └── ToolError                     raised BY a handler: its text is what the model reads
 
 Group by who mends it: a ConfigurationError is the host's file or code, a WorkspaceError is the directory,
@@ -167,6 +168,10 @@ class ModelError(HandrailError):
 
 class TranscriptError(HandrailError):
     """A run's transcript is damaged, in use by another process, or unknown; the text names the file and place."""
+
+
+class ServerUnavailable(HandrailError):
+    """An MCP server cannot be started or reached; nothing was sent to it."""
 
 
 class ToolError(HandrailError):

@@ -48,10 +48,13 @@ class ToolRegistry:
         tools = [tool for tool in plugin.tools if wanted is None or tool.name in wanted]
         before = dict(self._by_model_name), dict(self._by_other_name)
         try:
-            return [self.register(tool, plugin=plugin.name, source=plugin.source) for tool in tools]
+            return [self._from_plugin(plugin, tool) for tool in tools]
         except ToolDefinitionError:
             self._by_model_name, self._by_other_name = before
             raise
+
+    def _from_plugin(self, plugin: Plugin, tool: Tool) -> RegisteredTool:
+        return self.register(tool, plugin=plugin.name, source=plugin.source, alias=plugin.alias)
 
     def remove(self, canonical_id: str) -> None:
         """Take a tool out; unknown ids are ignored (it is gone either way)."""

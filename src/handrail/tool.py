@@ -346,11 +346,15 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A named set of tools, as ``--plugin NAME`` selects it. ``source`` says where it came from, for people."""
+    """A named set of tools, as ``--plugin NAME`` selects it. ``source`` says where it came from, for people.
+
+    ``alias`` is set where the tools are an MCP server's: they are then ``name:alias/tool``.
+    """
 
     name: str
     tools: tuple[Tool, ...]
     source: str = "host"
+    alias: str = ""
 
 
 class HostBody:

@@ -1,0 +1,391 @@
+"""Pipes and HTTP as the protocol library wants them, with :mod:`handrail.mcp.wire` between the server and the library.
+
+A transport is an async context manager that yields (read stream, write stream) of the library's messages. Whatever
+comes in has passed an :class:`~handrail.mcp.wire.Intake`; whatever goes out was noted by it.
+"""
+
+import logging
+import os
+import stat
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import httpx2
+import mcp_types as types
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
+
+from handrail.mcp.launch import Launched
+from handrail.mcp.wire import EDGE_BYTES, Intake, Message, Unplaceable
+
+log = logging.getLogger("handrail.mcp")
+
+CHUNK = 65536
+PIPE_BUF = 4096  # a write of at most this many bytes to a writable pipe does not block (POSIX PIPE_BUF on Linux)
+STDERR_KEPT = 8192
+EXIT_GRACE_S = 2.0
+LAST_WORDS_S = 0.5
+USER_AGENT = "handrail"
+
+ReadStream = MemoryObjectReceiveStream[SessionMessage | Exception]
+WriteStream = MemoryObjectSendStream[SessionMessage]
+Streams = tuple[ReadStream, WriteStream]
+
+
+class LineReader:
+    """Splits a descriptor's bytes into lines, and throws away the middle of a line that is too long.
+
+    Never sets the descriptor non-blocking (others may share it): it reads only what is there already.
+    """
+
+    def __init__(self, fd: int, max_bytes: int) -> None:
+        self._fd = fd
+        self._max = max_bytes
+        self._rest = bytearray()
+        self._lines: list[bytes] = []
+        self._size = 0
+        self._head = b""
+        self._pollable = not stat.S_ISREG(os.fstat(fd).st_mode)
+
+    async def line(self) -> "bytes | TooLong | None":
+        """The next line without its end, ``None`` at the end of the stream."""
+        while not self._lines:
+            chunk = await self._chunk()
+            if not chunk:
+                rest = bytes(self._rest)
+                self._rest.clear()
+                return rest or None
+            found = self._take(chunk)
+            if found is not None:
+                return found
+        return self._lines.pop(0)
+
+    async def _chunk(self) -> bytes:
+        if self._pollable:
+            await anyio.wait_readable(self._fd)
+            return os.read(self._fd, CHUNK)
+        return await anyio.to_thread.run_sync(os.read, self._fd, CHUNK)
+
+    def _take(self, chunk: bytes) -> "TooLong | None":
+        """Add a chunk. Only the chunk is searched for line ends, so a long line costs one pass."""
+        first, *more = chunk.split(b"\n")
+        lost = self._extend(first, ended=bool(more))
+        if more:
+            self._rest = bytearray(more.pop())
+            self._size = len(self._rest)
+            self._lines.extend(line for line in more if line.strip())
+        return lost
+
+    def _extend(self, part: bytes, *, ended: bool) -> "TooLong | None":
+        self._rest += part
+        self._size += len(part)
+        if self._size > self._max:
+            self._head = self._head or bytes(self._rest[:EDGE_BYTES])
+            del self._rest[:-EDGE_BYTES]
+        if not ended:
+            return None
+        head, whole, size = self._head, bytes(self._rest), self._size
+        self._head, self._size = b"", 0
+        if head:
+            return TooLong(head, whole, size)
+        if whole.strip():
+            self._lines.append(whole)
+        return None
+
+
+class TooLong:
+    """What is left of a line beyond the limit: its edges and its whole size in bytes."""
+
+    __slots__ = ("head", "size", "tail")
+
+    def __init__(self, head: bytes, tail: bytes, size: int) -> None:
+        self.head = head
+        self.tail = tail
+        self.size = size
+
+
+async def write_all(fd: int, data: bytes) -> None:
+    """Write everything to a pipe or a file, without blocking the loop and without making it non-blocking."""
+    view = memoryview(data)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        while view:
+            view = view[os.write(fd, view) :]
+        return
+    while view:
+        await anyio.wait_writable(fd)
+        view = view[os.write(fd, view[:PIPE_BUF]) :]
+
+
+def encoded(message: SessionMessage) -> bytes:
+    """One message as a line of JSON."""
+    return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+
+
+@asynccontextmanager
+async def pipe_transport(
+    launched: Launched, intake: Intake, *, on_end: Callable[[str], None]
+) -> AsyncGenerator[Streams, None]:
+    """Speak with a started server over its pipes; ends it on the way out.
+
+    ``on_end`` is called with a reason when the server's side ends before ours.
+    """
+    to_us, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
+    write_stream, from_us = anyio.create_memory_object_stream[SessionMessage](0)
+    errors = _Stderr(launched.stderr)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_read_server, launched, intake, to_us, on_end, errors)
+        tasks.start_soon(_write_server, launched, intake, from_us)
+        tasks.start_soon(errors.drain)
+        try:
+            yield read_stream, write_stream
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _end(launched, write_stream, read_stream)
+            tasks.cancel_scope.cancel()
+    for fd in (launched.stdout, launched.stderr):
+        os.close(fd)
+
+
+async def _end(launched: Launched, write_stream: WriteStream, read_stream: ReadStream) -> None:
+    """Close its stdin, give it a moment, then kill it: in the order the protocol asks for."""
+    read_stream.close()
+    write_stream.close()
+    with anyio.move_on_after(EXIT_GRACE_S):
+        await launched.wait()
+        return
+    launched.kill()
+    await launched.wait()
+
+
+async def _read_server(
+    launched: Launched,
+    intake: Intake,
+    to_us: MemoryObjectSendStream[SessionMessage | Exception],
+    on_end: Callable[[str], None],
+    errors: "_Stderr",
+) -> None:
+    reader = LineReader(launched.stdout, intake.max_bytes)
+    why = "the server closed its output"
+    async with to_us:
+        try:
+            while (line := await reader.line()) is not None:
+                message = intake.too_large(line.head, line.tail, line.size) if isinstance(line, TooLong) else None
+                message = intake.read(line) if isinstance(line, bytes) else message
+                if message is not None and (parsed := _for_library(message)) is not None:
+                    await to_us.send(parsed)
+        except Unplaceable as error:
+            why = f"the server sent a message that cannot be read: {error}"
+            launched.kill()
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            why = "the connection was closed"  # ours was: drain, so that a server stuck in a write can see its end
+            await _drain(launched.stdout)
+        except OSError as error:
+            why = f"the server's output cannot be read: {error.strerror}"
+        with anyio.move_on_after(LAST_WORDS_S):
+            await errors.ended.wait()
+        on_end(why + errors.quoted())
+
+
+async def _drain(fd: int) -> None:
+    try:
+        while True:
+            await anyio.wait_readable(fd)
+            if not os.read(fd, CHUNK):
+                return
+    except OSError:
+        return
+
+
+async def _write_server(launched: Launched, intake: Intake, from_us: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    try:
+        async with from_us:
+            async for item in from_us:
+                intake.sent(_fields(item))
+                await write_all(launched.stdin, encoded(item))
+    except OSError:
+        launched.kill()  # it reads no more: end it, so that what waits for its answers learns of it
+    finally:
+        os.close(launched.stdin)
+
+
+def _fields(item: SessionMessage) -> Mapping[str, Any]:
+    message = item.message
+    if isinstance(message, types.JSONRPCRequest):
+        return {"method": message.method, "id": message.id}
+    if isinstance(message, types.JSONRPCNotification):
+        return {"method": message.method, "params": message.params}
+    return {}
+
+
+def _for_library(message: Message) -> SessionMessage | None:
+    try:
+        return SessionMessage(types.jsonrpc_message_adapter.validate_python(message, by_name=False))
+    except ValidationError:
+        log.warning("an MCP server sent something that is no JSON-RPC message; it was dropped")
+        return None
+
+
+class _Stderr:
+    """Keeps the last words of a server, for the person who asks why it died."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._kept = bytearray()
+        self.ended = anyio.Event()
+
+    async def drain(self) -> None:
+        while True:
+            await anyio.wait_readable(self._fd)
+            data = os.read(self._fd, CHUNK)
+            if not data:
+                self.ended.set()
+                return
+            self._kept += data
+            del self._kept[:-STDERR_KEPT]
+
+    def quoted(self) -> str:
+        lines = self._kept.decode("utf-8", "replace").strip().splitlines()
+        return f"; its last words: {' | '.join(lines[-3:])!r}" if lines else ""
+
+
+# ── HTTP ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def http_transport(
+    url: str, intake: Intake, *, headers: Mapping[str, str], connect_timeout: float
+) -> AsyncGenerator[Streams, None]:
+    """Speak Streamable HTTP. Nothing of our environment (proxies, netrc) steers where a token goes."""
+    client = httpx2.AsyncClient(
+        headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity", **headers},
+        timeout=httpx2.Timeout(connect_timeout, read=None),
+        follow_redirects=False,
+        trust_env=False,
+        transport=_ReadTransport(intake),
+    )
+    async with (
+        client,
+        streamable_http_client(url, http_client=client, max_sse_event_size=2 * intake.max_bytes) as (theirs, sink),
+    ):
+        write_stream, from_us = anyio.create_memory_object_stream[SessionMessage](0)
+
+        async def forward() -> None:
+            async with from_us, sink:
+                async for item in from_us:
+                    intake.sent(_fields(item))
+                    await sink.send(item)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(forward)
+            try:
+                yield theirs, write_stream  # type: ignore[misc] # the library's own stream has the same methods
+            finally:
+                write_stream.close()
+                tasks.cancel_scope.cancel()
+
+
+class _ReadTransport(httpx2.AsyncHTTPTransport):
+    """HTTP whose bodies pass the intake before the library parses them, and are bounded."""
+
+    def __init__(self, intake: Intake) -> None:
+        super().__init__(verify=True, trust_env=False, retries=0)
+        self._intake = intake
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if response.headers.get("content-encoding", "identity") != "identity":
+            await response.aclose()
+            raise httpx2.DecodingError("the server encoded its answer, which was not asked for", request=request)
+        body = response.stream
+        assert isinstance(body, httpx2.AsyncByteStream)
+        if kind == "text/event-stream":
+            stream: httpx2.AsyncByteStream = _Events(body, self._intake)
+        else:
+            stream = _Body(body, self._intake)
+        kept = [pair for pair in response.headers.raw if pair[0].lower() != b"content-length"]
+        return httpx2.Response(response.status_code, headers=kept, stream=stream, extensions=response.extensions)
+
+
+class _Body(httpx2.AsyncByteStream):
+    """One JSON body, read whole within the bound."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, intake: Intake) -> None:
+        self._inner = inner
+        self._intake = intake
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        data, size = bytearray(), 0
+        head = b""
+        async for chunk in self._inner:
+            size += len(chunk)
+            data += chunk
+            if size > self._intake.max_bytes:
+                head = head or bytes(data[:EDGE_BYTES])
+                del data[:-EDGE_BYTES]
+        yield _through(self._intake, bytes(data), head, size)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Events(httpx2.AsyncByteStream):
+    """A stream of server-sent events, each event's data read as one message."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, intake: Intake) -> None:
+        self._inner = inner
+        self._intake = intake
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        data: list[bytes] = []
+        held = 0
+        async for line in self._lines():
+            if line.startswith(b"data:"):
+                data.append(line[5:].removeprefix(b" "))
+                held += len(line)
+                if held > self._intake.max_bytes:
+                    raise httpx2.ReadError(f"one event has more than {self._intake.max_bytes} bytes")
+                continue
+            if not line and data:
+                whole, data, held = b"\n".join(data), [], 0
+                read = _through(self._intake, whole, b"", len(whole)) if whole.strip() else whole
+                if read or not whole.strip():
+                    yield b"data: " + read + b"\n"
+            yield line + b"\n"
+
+    async def _lines(self) -> AsyncIterator[bytes]:
+        rest = b""
+        async for chunk in self._inner:
+            parts = (rest + chunk).replace(b"\r\n", b"\n").split(b"\n")
+            rest = parts.pop()
+            if len(rest) > self._intake.max_bytes:
+                raise httpx2.ReadError(f"one event has more than {self._intake.max_bytes} bytes")
+            for line in parts:
+                yield line.rstrip(b"\r")
+        if rest:
+            yield rest
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _through(intake: Intake, whole: bytes, head: bytes, size: int) -> bytes:
+    """The message as the library may read it; empty when there is nothing to read."""
+    if not whole.strip():
+        return whole
+    try:
+        message = intake.too_large(head, whole, size) if head else intake.read(whole)
+    except Unplaceable as error:
+        raise httpx2.ReadError(f"the server's answer cannot be read: {error}") from None
+    return b"" if message is None else _dumped(message)
+
+
+def _dumped(message: Message) -> bytes:
+    return types.jsonrpc_message_adapter.dump_json(
+        types.jsonrpc_message_adapter.validate_python(message, by_name=False), by_alias=True, exclude_unset=True
+    )
