@@ -9,18 +9,13 @@ import threading
 import anyio
 import psutil
 import pytest
-from conftest import tool, until
 
 from handrail import CallbackApprover, Listeners, Modify, Reason, Reject, Signal
 from handrail.errors import ServerUnavailable
 from handrail.mcp.pins import PinStore
+from mcp_kit import tool, until
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
 
 
 def states(opened):
