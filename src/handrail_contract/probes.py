@@ -206,7 +206,7 @@ def _listener() -> Generator[tuple[int, list[str]]]:
             self.end_headers()
             self.wfile.write(b'{"type": "integer"}')
 
-        def log_message(self, *args: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it overrides
             """Quiet."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
