@@ -21,6 +21,7 @@ from handrail.builtins import BUILTIN_PLUGINS
 from handrail.changes.store import ChangeStore
 from handrail.errors import ConfigurationError
 from handrail.executor import ToolExecutor
+from handrail.journal.sqlite import SqliteJournal, default_path
 from handrail.registry import ToolRegistry
 from handrail.tool import Plugin
 from handrail.workspace import Workspace
@@ -34,8 +35,8 @@ class Settings:
 
     ``plugins`` is an allowlist of tool and plugin names; ``None`` means the built-in tools. ``approve`` says who
     answers when policy asks: ``always``, ``never``, ``ask`` (a person at the terminal) or ``park`` (keep the question).
-    ``policy`` names a policy file; ``None`` means the user's own if there is one. ``state_directory`` holds journal,
-    staged changes and whole outputs; ``None`` means the user's private one.
+    ``policy`` names a policy file; ``None`` means the user's own if there is one. Journal, staged
+    changes and whole outputs lie in the user's private state directory.
     """
 
     workspace: str = "."
@@ -45,16 +46,10 @@ class Settings:
     mcp_config: str | None = None
     approve: str = "ask"
     policy: str | None = None
-    state_directory: str | None = None
     journal: bool = True
     allow_weaker_walls: bool = False
     session: str = ""
     door: str = "library"
-
-    @property
-    def state(self) -> str:
-        """The state directory that counts."""
-        return self.state_directory or platformdirs.user_state_dir("handrail")
 
 
 @dataclass(slots=True)
@@ -65,6 +60,7 @@ class House:
     workspace: Workspace
     registry: ToolRegistry
     changes: ChangeStore
+    journal: SqliteJournal | None
     executor: ToolExecutor
     _open: ExitStack = field(default_factory=ExitStack)
 
@@ -85,8 +81,12 @@ def open_house(settings: Settings) -> House:
     Raises :class:`~handrail.errors.ConfigurationError` naming what cannot work and how to mend it.
     """
     with ExitStack() as opened:
+        state = platformdirs.user_state_dir("handrail")
         workspace = opened.enter_context(Workspace(settings.workspace))
-        changes = opened.enter_context(ChangeStore(settings.state, workspace))
+        changes = opened.enter_context(ChangeStore(state, workspace))
+        journal = journal_for(settings, workspace)
+        if journal is not None:
+            opened.callback(journal.close)
         registry = ToolRegistry()
         register_plugins(registry, settings.plugins)
         executor = ToolExecutor(
@@ -94,12 +94,14 @@ def open_house(settings: Settings) -> House:
             workspace=workspace,
             approver=approver_for(settings),
             policy=policy_for(settings, workspace),
+            journal=journal,
+            grants=journal,
             changes=changes,
-            spill_directory=os.path.join(settings.state, "outputs"),
+            spill_directory=os.path.join(state, "outputs"),
             session=settings.session,
         )
         opened.callback(executor.close)
-        return House(settings, workspace, registry, changes, executor, opened.pop_all())
+        return House(settings, workspace, registry, changes, journal, executor, opened.pop_all())
     raise AssertionError("unreachable: nothing above swallows an exception")
 
 
@@ -109,6 +111,11 @@ def policy_for(settings: Settings, workspace: Workspace) -> Policy:
         return load_policy(settings.policy, workspace=workspace.path)
     own = default_policy_path()
     return load_policy(own, workspace=workspace.path) if os.path.exists(own) else RiskTable()
+
+
+def journal_for(settings: Settings, workspace: Workspace) -> SqliteJournal | None:
+    """The workspace's journal, which every process of the user shares; ``None`` where the door asked for none."""
+    return SqliteJournal(default_path(workspace.path)) if settings.journal else None
 
 
 def approver_for(settings: Settings) -> Approver:

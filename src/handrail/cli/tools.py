@@ -76,10 +76,15 @@ def _show_table(found: list[RegisteredTool]) -> None:
         table.add_column(column, overflow="fold")
     for item in found:
         definition = item.tool.definition
-        description = escaped(definition.description.strip().split("\n", 1)[0])
+        description = escaped(_first_sentence(definition.description))
         shown = item.tool.name if item.canonical_id == f"builtin:{item.tool.name}" else item.canonical_id
         table.add_row(escaped(shown), definition.risk_level.value, definition.replay.value, _touches(item), description)
     Console(highlight=False).print(table)
+
+
+def _first_sentence(text: str) -> str:
+    line = text.strip().split("\n", 1)[0]
+    return line.split(". ", 1)[0].removesuffix(".")
 
 
 def _touches(item: RegisteredTool) -> str:

@@ -1,0 +1,108 @@
+"""The command line as a person or a program meets it: real processes, real files, a private state directory."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+    (workspace / "notes.txt").write_text("one\ntwo\nthree\n")
+    (tmp_path / "secret").write_text("outside")
+    return workspace
+
+
+def handrail(place: Path, *words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    state = str(place.parent / "state")
+    environment = {**os.environ, "XDG_STATE_HOME": state, "XDG_CONFIG_HOME": state, "NO_COLOR": "1", "COLUMNS": "80"}
+    return subprocess.run(
+        [sys.executable, "-m", "handrail", *words],
+        capture_output=True, text=True, cwd=place, env=environment, input=given, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def outcome(place: Path, *words: str, given: str | None = None) -> dict[str, Any]:
+    return json.loads(handrail(place, "call", *words, "--json", given=given).stdout)
+
+
+def test_pairs_json_and_standard_input_are_one_call_in_three_clothes(place: Path) -> None:
+    pairs = outcome(place, "read", "path=notes.txt", "limit=1")
+    text = outcome(place, "read", '{"path": "notes.txt", "limit": 1}')
+    piped = outcome(place, "read", "-", given='{"path": "notes.txt", "limit": 1}')
+    assert pairs["status"] == "ok"
+    assert pairs["text"] == text["text"] == piped["text"]
+    assert "one" in pairs["text"]
+    assert "two" not in pairs["text"]
+
+
+def test_text_goes_to_standard_output_and_the_rest_to_standard_error(place: Path) -> None:
+    shown = handrail(place, "call", "read", "path=notes.txt")
+    assert (shown.returncode, shown.stdout) == (0, "one\ntwo\nthree\n")
+    assert "ok" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "reason"),
+    [
+        (("read", "path=../secret"), 1, "path_refused"),
+        (("read", "path=notes.txt", "limit=x"), 1, "invalid_arguments"),
+        (("raed", "path=notes.txt"), 1, "unknown_tool"),
+        (("write", "path=a", "content=b", "--approve", "never"), 1, "changes_rejected"),
+    ],
+)
+def test_what_is_refused_says_why_and_exits_with_1(
+    place: Path, words: tuple[str, ...], status: int, reason: str
+) -> None:
+    shown = handrail(place, "call", *words, "--json")
+    assert shown.returncode == status
+    assert json.loads(shown.stdout)["reason"] == reason
+    assert sorted(path.name for path in place.iterdir()) == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("call", "read", "path=notes.txt", "--plugin", "nope"), "there is no such tool or plugin"),
+        (("call", "read", "path=notes.txt", "--workspace", "nowhere"), "cannot be opened"),
+        (("call", "read", "notes.txt"), "neither a JSON object nor a key=value pair"),
+        (("call", "read", "path=a", "path=b"), "given twice"),
+        (("call", "read", "path=notes.txt", "--approve", "perhaps"), "not one of"),
+        (("fly",), "No such command"),
+    ],
+)
+def test_a_wrong_command_line_is_one_clear_line(place: Path, words: tuple[str, ...], says: str) -> None:
+    shown = handrail(place, *words)
+    assert shown.returncode in (1, 2)
+    assert shown.returncode == 2 or "workspace" in shown.stderr
+    assert says in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_an_edit_shows_its_diff_and_is_real_afterwards(place: Path) -> None:
+    edits = json.dumps({"path": "notes.txt", "edits": [{"old_text": "two", "new_text": "2"}]})
+    shown = handrail(place, "call", "edit", edits, "--approve", "always")
+    assert shown.returncode == 0
+    assert "-two\n+2\n" in shown.stderr
+    assert (place / "notes.txt").read_text() == "one\n2\nthree\n"
+
+
+def test_the_allowlist_is_one(place: Path) -> None:
+    listed = json.loads(handrail(place, "tools", "--plugin", "read,grep", "--json").stdout)
+    assert [tool["id"] for tool in listed] == ["builtin:grep", "builtin:read"]
+    assert handrail(place, "call", "write", "path=a", "content=b", "--plugin", "read").returncode == 1
+    assert not (place / "a").exists()
+
+
+def test_every_tool_tells_risk_schema_paths_and_replay(place: Path) -> None:
+    for tool in json.loads(handrail(place, "tools", "--json").stdout):
+        assert tool["riskLevel"] in ("safe", "read_only", "mutation", "destructive", "dangerous")
+        assert tool["parameters"]["type"] == "object"
+        assert tool["replay"] in ("safe", "never")
+        assert (tool["replay"] == "safe") == (tool["replayKey"] is not None)
