@@ -501,6 +501,7 @@ class ToolExecutor:
             staged=registered.tool.body.staged,
             can_grant=pattern is not None,
             offer=pattern,
+            enforcement=str(getattr(registered.tool.body, "walls", "")),
             run_id=checked.proposed.origin.run_id,
             agent=checked.proposed.origin.agent,
             session=self.session,

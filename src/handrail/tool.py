@@ -281,6 +281,7 @@ class Body(Protocol):
     asked about the real diff afterwards instead of about the call before.
     ``run`` never raises for the tool's own failures: those are outcomes. It raises ``asyncio``/``anyio`` cancellation
     through. ``configuration`` is what the tool's behaviour depends on besides its definition (a digest is journaled).
+    A body may say in a text ``walls`` what will hold it; whoever is asked about a call reads it.
     """
 
     @property

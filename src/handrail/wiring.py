@@ -14,7 +14,9 @@ from typing import Self
 
 import platformdirs
 
+from handrail.approval.console import ConsoleApprover
 from handrail.approval.decision import AlwaysApprove, Approver, NeverApprove
+from handrail.approval.inbox import InboxApprover
 from handrail.approval.policy import Policy, RiskTable
 from handrail.approval.policy_file import default_policy_path, load_policy
 from handrail.builtins import BUILTIN_PLUGINS
@@ -123,7 +125,8 @@ def approver_for(settings: Settings) -> Approver:
     kinds: dict[str, Callable[[], Approver]] = {
         "always": AlwaysApprove,
         "never": NeverApprove,
-        "ask": lambda: NeverApprove("nobody can be asked here"),
+        "ask": ConsoleApprover,
+        "park": InboxApprover,
     }
     if settings.approve not in kinds:
         raise ConfigurationError(f"--approve {settings.approve!r} is not one of: {', '.join(kinds)}")

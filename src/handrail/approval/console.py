@@ -291,7 +291,8 @@ class _Asking:
 
     def _redraw(self, prompt: str, raw: bytes) -> None:
         room = max(8, self._size()[0] - len(prompt) - 1)
-        line = prompt + escaped(raw.decode("utf-8", "replace"))[-room:]
+        typed = escaped(raw.decode("utf-8", "replace")).replace('\\"', '"').replace("\\\\", "\\")  # the person's own
+        line = prompt + typed[-room:]
         data = f"\r\x1b[K{line}".encode()
         while data:
             data = data[os.write(self._fd, data) :]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from handrail.approval.decision import ApprovalRequest
 from handrail.approval.render import arguments_lines, block_lines, quoted
 from handrail.parked import GrantPattern
+from handrail.tool import RiskLevel
 
 BAR = "│ "
 MAX_DIFF_LINES = 400
@@ -36,7 +37,7 @@ def sheet(request: ApprovalRequest, *, width: int = 80, whole: bool = False) -> 
         title,
         "",
         f"tool      {quoted(request.tool, 300).text}",
-        f"risk      {request.risk.value}{'' if request.can_grant else ' (asked about every time)'}",
+        f"risk      {request.risk.value}{' (asked about every time)' if request.risk > RiskLevel.MUTATION else ''}",
         f"from      {quoted(request.source, 300).text}",
         *_optional("agent", request.agent),
         *_optional("run", request.run_id),
@@ -64,8 +65,7 @@ def _optional(label: str, value: str) -> list[str]:
 
 
 def _enforced(request: ApprovalRequest) -> list[str]:
-    walls = request.enforcement or "nothing is said about walls"
-    return [f"walls     {quoted(walls, 600).text}"]
+    return [f"walls     {quoted(request.enforcement or 'none that are known here', 600).text}"]
 
 
 def _described(request: ApprovalRequest) -> list[str]:

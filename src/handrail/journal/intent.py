@@ -185,6 +185,8 @@ def intent_data(
         else {
             "id": approved.approval_id,
             "by": approved.approved_by,
+            "asked_at": approved.asked_at,
+            "answered_at": approved.answered_at,
             "binding": None if has_secrets else approved.binding,
         },
     }

@@ -113,6 +113,14 @@ class CellBody:
         return not self._capability.writes or self._cells.stager is not None
 
     @property
+    def walls(self) -> str:
+        """What will hold a call, in words, for whoever is asked about it."""
+        writes = "its changes are staged" if self.staged else "it writes in the workspace itself"
+        return (
+            f"a cell: no network, nothing but the workspace; {writes if self._capability.writes else 'it only reads'}"
+        )
+
+    @property
     def configuration(self) -> JsonObject:
         """The code's identity, the limits and the host's configuration."""
         return {
