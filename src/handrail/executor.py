@@ -15,6 +15,7 @@ import difflib
 import json
 import logging
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -48,6 +49,7 @@ from handrail.errors import (
     ApprovalError,
     ChangeConflict,
     ChangeError,
+    ConfigurationError,
     JournalError,
     PathEscape,
     PathUnusable,
@@ -61,7 +63,7 @@ from handrail.output import OutputCap
 from handrail.parked import Answer, Grant, GrantStore, HeldIntent, ParkedCall
 from handrail.registry import ToolRegistry
 from handrail.schema import ArgumentsInvalid, copy_json, decode_arguments
-from handrail.tool import Effect, Job, Signal
+from handrail.tool import Effect, Job, RiskLevel, Signal
 from handrail.workspace import AnyPath, Workspace
 
 log = logging.getLogger("handrail")
@@ -112,6 +114,10 @@ class _Walk:
     id_was_given: bool = False
 
 
+class _EditedTooOften(Exception):
+    """The approver and the call go in circles."""
+
+
 class ToolExecutor:
     """Runs tool calls without trusting them.
 
@@ -154,7 +160,7 @@ class ToolExecutor:
         self._journal: CallJournal = journal if journal is not None else NoJournal()
         self._changes = changes
         self._timeout = timeout
-        self._cap = OutputCap(max_output_bytes, spill_directory or default_spill_directory())
+        self._cap = OutputCap(max_output_bytes, _spill_directory(spill_directory, self.workspace))
         self._approval_ttl = approval_ttl
         self._mask_values = mask_values
         self.session = session or new_call_id()
@@ -247,6 +253,8 @@ class ToolExecutor:
                 continue
             if isinstance(approved, ToolOutcome):
                 return approved
+            if walk.signal.is_set():
+                return _cancelled(walk)
             recorded, effect = await self._carry_out(walk, approved)
             reviewed = await self._review(recorded, effect)
             if isinstance(reviewed, Modify):
@@ -273,6 +281,10 @@ class ToolExecutor:
             outcome = _without_journal(walk, error)
         except ApprovalError as error:  # used before, here or by another process; whoever used it records the call
             return self._completed(walk, ToolOutcome.error(f"Refused: {error}.", Reason.APPROVAL_EXPIRED))
+        except _EditedTooOften:
+            outcome = ToolOutcome.error(
+                f"The approver edited this call more than {MAX_EDITS} times; it was given up.", Reason.REJECTED
+            )
         except Exception as error:
             log.exception("a bug in handrail ended call %s to %s", walk.call_id, walk.name)
             outcome = _broken(walk, error)
@@ -300,6 +312,11 @@ class ToolExecutor:
         guarded = self._guarded(proposed)
         if isinstance(guarded, ToolOutcome):
             return guarded
+        writes = definition.risk_level > RiskLevel.READ_ONLY
+        if writes and proposed.registered.tool.body.staged and self._changes is None:
+            return ToolOutcome.error(
+                "This executor keeps no store for changes, so nothing was run.", Reason.CANNOT_STAGE
+            )
         workspace_id = self.workspace.path if self.workspace is not None else ""
         walk.checked = Checked(proposed, guarded.arguments, workspace_id, guarded.requested, guarded.resolved)
         return walk.checked
@@ -652,7 +669,7 @@ class ToolExecutor:
     def _edited(self, walk: _Walk, edit: Modify) -> Mapping[str, Any]:
         walk.edits += 1
         if walk.edits > MAX_EDITS:
-            raise RuntimeError(f"the approver edited this call {walk.edits} times")
+            raise _EditedTooOften
         walk.edited_arguments, walk.checked = edit.arguments, None
         return edit.arguments
 
@@ -683,6 +700,19 @@ class ToolExecutor:
 
 
 # ── texts and decisions, pure ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _spill_directory(given: str | None, workspace: Workspace | None) -> str:
+    """Where whole outputs go: never into the workspace, where tools could read or change them."""
+    elsewhere = os.path.join(tempfile.gettempdir(), f"handrail-outputs-{os.geteuid()}")
+    wanted = (given,) if given is not None else (default_spill_directory(), elsewhere)
+    for directory in wanted:
+        place = os.path.realpath(directory)
+        if workspace is None or not os.path.join(place, "").startswith(os.path.join(workspace.path, "")):
+            return directory
+    raise ConfigurationError(
+        f"whole outputs would be kept in {wanted[0]!r}, inside the workspace; name a spill_directory outside it"
+    )
 
 
 def default_spill_directory() -> str:

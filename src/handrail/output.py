@@ -5,6 +5,7 @@ The directory is 0700 and outside the workspace; names are random; files are 060
 """
 
 import hashlib
+import logging
 import os
 import secrets
 import stat
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 
 from handrail.errors import ConfigurationError
 from handrail.outcome import FullOutput, ToolOutcome
+
+log = logging.getLogger("handrail")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,23 +25,35 @@ class OutputCap:
     directory: str
 
     def apply(self, outcome: ToolOutcome) -> ToolOutcome:
-        """The outcome itself when its text fits, else one with head, marker and tail and ``full_output`` set."""
-        if len(outcome.text) * 4 <= self.max_bytes:
+        """The outcome itself when its text fits, else one with head, marker and tail and ``full_output`` set.
+
+        A text that cannot be kept whole (disk full, directory not private) is cut all the same and says so: what the
+        tool did happened, and its outcome must not be lost over it. Lone surrogates become ``?``.
+        """
+        if outcome.text.isascii() and len(outcome.text) <= self.max_bytes:
             return outcome
         raw = outcome.text.encode("utf-8", "replace")
         if len(raw) <= self.max_bytes:
-            return outcome
-        kept = spill(self.directory, raw)
-        return outcome.with_(text=cut(raw, self.max_bytes, kept.path), truncated=True, full_output=kept)
+            text = raw.decode()
+            return outcome if text == outcome.text else outcome.with_(text=text)
+        try:
+            kept = spill(self.directory, raw)
+        except (OSError, ConfigurationError) as error:
+            log.exception("the whole output of call %s could not be kept", outcome.call_id)
+            return outcome.with_(text=cut(raw, self.max_bytes, f"could not be kept: {error}"), truncated=True)
+        return outcome.with_(text=cut(raw, self.max_bytes, f"is in {kept.path}"), truncated=True, full_output=kept)
 
 
-def cut(raw: bytes, max_bytes: int, path: str) -> str:
-    """Head and tail of ``raw`` (UTF-8), about ``max_bytes`` together, with the number of missing bytes between."""
+def cut(raw: bytes, max_bytes: int, whole: str) -> str:
+    """Head and tail of ``raw`` (UTF-8), about ``max_bytes`` together, with the number of missing bytes between.
+
+    ``whole`` says what became of the whole.
+    """
     half = max_bytes // 2
     head = raw[:half].decode("utf-8", "ignore")
     tail = raw[len(raw) - half :].decode("utf-8", "ignore")
     missing = len(raw) - len(head.encode()) - len(tail.encode())
-    return f"{head}\n[… {missing} bytes left out; the whole output ({len(raw)} bytes) is in {path} …]\n{tail}"
+    return f"{head}\n[… {missing} bytes left out; the whole output ({len(raw)} bytes) {whole} …]\n{tail}"
 
 
 def spill(directory: str, raw: bytes) -> FullOutput:
@@ -47,8 +62,12 @@ def spill(directory: str, raw: bytes) -> FullOutput:
     try:
         name = secrets.token_hex(16) + ".txt"
         fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent)
-        with os.fdopen(fd, "wb") as file:
-            file.write(raw)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(raw)
+        except OSError:
+            os.unlink(name, dir_fd=parent)  # half an output must not pass for the whole
+            raise
     finally:
         os.close(parent)
     return FullOutput(os.path.join(directory, name), len(raw), hashlib.sha256(raw).hexdigest())

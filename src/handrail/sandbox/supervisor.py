@@ -329,5 +329,3 @@ def _close_every() -> None:
 
 
 atexit.register(_close_every)
-
-
