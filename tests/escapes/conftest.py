@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +85,12 @@ def driven(attacker: Attacker) -> dict[str, Any]:
     return attacker.ask(HERE / "driver.py", attacker.empty_directory())
 
 
-@pytest.fixture
-def scenario(attacker: Attacker) -> Callable[..., Any]:
-    """Run one function of ``scenarios.py`` as the attacker, in an empty directory, and return what it found."""
-
-    def run(name: str, *arguments: object) -> Any:
-        return attacker.ask(HERE / "scenarios.py", name, attacker.empty_directory(), *arguments)
-
-    return run
+@pytest.fixture(scope="session")
+def played(attacker: Attacker) -> dict[str, Any]:
+    """What every scenario came to."""
+    found = attacker.ask(HERE / "scenarios.py", attacker.empty_directory())
+    broken = [
+        f"{name}: {each['raised']}" for name, each in found.items() if isinstance(each, dict) and "raised" in each
+    ]
+    assert not broken, "\n".join(broken)
+    return found
