@@ -1,4 +1,4 @@
-"""What the agent's tests share: a journal in memory, a few tools that count, and an agent over them."""
+"""What the agent's tests share: a few tools that count, and an agent over them."""
 
 import asyncio
 import functools
@@ -11,13 +11,10 @@ from handrail.agent.events import AgentEvent
 from handrail.agent.loop import Agent, RunResult
 from handrail.agent.transcript import MemoryTranscripts, Transcript, messages_of
 from handrail.approval.decision import AlwaysApprove
-from handrail.call import Approved, Checked, Recorded
-from handrail.errors import ApprovalError, JournalError
 from handrail.executor import ToolExecutor
 from handrail.models.client import ResultMessage
-from handrail.outcome import ToolOutcome
-from handrail.parked import Answer, ParkedCall
 from handrail.registry import ToolRegistry
+from handrail.testing import MemoryJournal
 from handrail.tool import RiskLevel, ToolDef
 
 
@@ -31,53 +28,13 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return run
 
 
-class DictJournal:
-    """The promises of a journal, kept in dictionaries."""
-
-    def __init__(self) -> None:
-        self.begun: dict[str, Recorded] = {}
-        self.outcomes: dict[str, ToolOutcome] = {}
-        self.waiting: dict[str, ParkedCall] = {}
-        self.answers: dict[str, Answer] = {}
-
-    async def recorded_outcome(self, call_id: str) -> ToolOutcome | None:
-        return self.outcomes.get(call_id)
-
-    async def begin(self, approved: Approved, *, deadline: float) -> Recorded:
-        recorded = Recorded(approved, approved.checked.proposed.call_id)
-        if recorded.call_id in self.begun:
-            raise JournalError("there is an intent of this id")
-        if approved.approval_id in self.waiting:
-            del self.waiting[approved.approval_id]
-        self.begun[recorded.call_id] = recorded
-        return recorded
-
-    async def settle(self, recorded: Recorded, outcome: ToolOutcome, *, change_digest: str | None) -> None:
-        self.outcomes[recorded.call_id] = outcome
-
-    async def refuse(self, call_id: str, tool: str, checked: Checked | None, outcome: ToolOutcome) -> None:
-        self.outcomes[call_id] = outcome
-
-    async def park(self, parked: ParkedCall, recorded: Recorded | None) -> None:
-        self.waiting[parked.approval_id] = parked
-
-    async def parked(self, approval_id: str) -> tuple[ParkedCall, Answer | None, Recorded | None]:
-        if approval_id not in self.waiting:
-            raise ApprovalError(f"no approval {approval_id!r}")
-        return self.waiting[approval_id], self.answers.get(approval_id), None
-
-    async def commit_begin(self, recorded: Recorded, change_digest: str) -> None: ...
-
-    async def commit_end(self, recorded: Recorded, change_digest: str) -> None: ...
-
-
 class Kit:
     """An agent whose tools count how often they ran, by what they were asked."""
 
     def __init__(self, model: Any, *, workspace: Any = None, approver: Any = None, **settings: Any) -> None:
         self.ran: Counter[str] = Counter()
         self.order: list[str] = []
-        self.journal = settings.pop("journal", None) or DictJournal()
+        self.journal = settings.pop("journal", None) or MemoryJournal()
         self.transcripts = settings.pop("transcripts", None) or MemoryTranscripts()
         skills = settings.pop("skills", ())
         registry = ToolRegistry()

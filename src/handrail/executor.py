@@ -155,7 +155,7 @@ class ToolExecutor:
             Workspace(workspace) if workspace is not None and not isinstance(workspace, Workspace) else workspace
         )
         self._guard = FilesystemGuard(self.workspace) if self.workspace is not None else None
-        self._approver = approver
+        self.approver = approver
         self._policy: Policy = policy if policy is not None else RiskTable()
         self._journal: CallJournal = journal if journal is not None else NoJournal()
         self._changes = changes
@@ -344,7 +344,7 @@ class ToolExecutor:
         grant = await self._granted(checked, verdict)
         if grant is not None:
             return Approved(checked, "before", f"grant {grant.grant_id}", approved_by=grant.by)
-        if self._approver is None:
+        if self.approver is None:
             return _said_no(_nobody_to_ask(checked))
         if verdict.review == "changes":
             return Approved(checked, "changes", verdict.rule)
@@ -557,11 +557,11 @@ class ToolExecutor:
 
     async def _decide(self, request: ApprovalRequest) -> Decision:
         """Ask. Nobody there, a broken approver and a late answer all mean no."""
-        if self._approver is None:
+        if self.approver is None:
             return Unavailable("nobody is there to ask")
         try:
             with anyio.fail_after(max(0.0, request.expires_at - self._clock())):
-                return await self._approver.decide(request)
+                return await self.approver.decide(request)
         except TimeoutError:
             return Unavailable("nobody answered in time")
         except Exception as error:

@@ -1,5 +1,7 @@
 """Fakes that keep the real promises, and contract checks for what others build.
 
+``ScriptedModel``: a model that says what a script says (``call`` and ``calls`` write one).
+
 ``MemoryJournal``: a journal and approval store in memory. It keeps every promise of
 :mod:`handrail.journal.protocol` and :mod:`handrail.parked` but the one about crashes.
 """
@@ -11,6 +13,9 @@ from dataclasses import dataclass, field, replace
 from handrail.approval.grants import MemoryGrants
 from handrail.call import Approved, Checked, Recorded, Reviewed
 from handrail.errors import ApprovalError, JournalError, StaleEpoch
+from handrail.models.scripted import ScriptedModel as ScriptedModel
+from handrail.models.scripted import call as call
+from handrail.models.scripted import calls as calls
 from handrail.outcome import ToolOutcome
 from handrail.parked import Answer, HeldIntent, ParkedCall
 

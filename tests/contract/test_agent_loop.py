@@ -239,7 +239,7 @@ async def test_a_pending_call_ends_the_turn_and_the_run_goes_on_after_the_answer
     assert still.stop is StopReason.AWAITING_APPROVAL
     assert still.approvals == result.approvals
 
-    kit.journal.answers[result.approvals[0]] = Answer(verdict="approve", by="someone", at=0.0)
+    await kit.journal.answer(result.approvals[0], Answer(verdict="approve", by="someone", at=0.0))
     done = await kit.resume(result.run_id)
     assert done.stop is StopReason.DONE
     assert kit.ran == {"look": 1, "act x": 1}
@@ -252,7 +252,7 @@ async def test_a_pending_call_ends_the_turn_and_the_run_goes_on_after_the_answer
 async def test_a_rejected_parked_call_never_runs_and_the_model_reads_why() -> None:
     kit = Kit(ScriptedModel([calls(call("act")), "ok"]), approver=ParkAll())
     result = await kit.run()
-    kit.journal.answers[result.approvals[0]] = Answer(verdict="reject", by="someone", at=0.0, why="not on a Friday")
+    await kit.journal.answer(result.approvals[0], Answer(verdict="reject", by="someone", at=0.0, why="not on a Friday"))
     done = await kit.resume(result.run_id)
     assert not kit.ran
     assert "not on a Friday" in kit.results(done.run_id)[0].text

@@ -52,7 +52,7 @@ from handrail.call import new_call_id
 from handrail.errors import ModelError, TranscriptError
 from handrail.executor import ToolExecutor
 from handrail.journal.protocol import CallJournal, NoJournal
-from handrail.models.client import ModelRequest, Reply, ToolSpec
+from handrail.models.client import ModelClient, ModelRequest, Reply, ToolSpec
 from handrail.models.retry import stream_with_retries
 from handrail.registry import ToolRegistry
 from handrail.tool import Plugin, Signal
@@ -145,11 +145,11 @@ class Agent:
 
     def run_sync(self, prompt: str, *, run_id: str | None = None, on_event: Listener | None = None) -> RunResult:
         """:meth:`run` for callers without an event loop."""
-        return asyncio.run(self.run(prompt, run_id=run_id, on_event=on_event))
+        return asyncio.run(self._then_disconnected(self.run(prompt, run_id=run_id, on_event=on_event)))
 
     def resume_sync(self, run_id: str, *, on_event: Listener | None = None) -> RunResult:
         """:meth:`resume` for callers without an event loop."""
-        return asyncio.run(self.resume(run_id, on_event=on_event))
+        return asyncio.run(self._then_disconnected(self.resume(run_id, on_event=on_event)))
 
     def stream_sync(self, prompt: str, *, run_id: str | None = None) -> Iterator[AgentEvent]:
         """:meth:`stream` for callers without an event loop. Closing the iterator cancels the run."""
@@ -160,9 +160,15 @@ class Agent:
                     yield event
             finally:
                 runner.run(_closed(stream))
+                runner.run(_disconnected(self.config.model))
+
+    async def aclose(self) -> None:
+        """Close the model's connections, and the executor if this agent made it."""
+        await self.config.model.close()
+        self.close()
 
     def close(self) -> None:
-        """Close the executor, if this agent made it."""
+        """Close the executor, if this agent made it. The model's connections are closed by :meth:`aclose`."""
         if self._owns_executor:
             self.executor.close()
 
@@ -171,6 +177,21 @@ class Agent:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _then_disconnected(self, driving: Coroutine[Any, Any, RunResult]) -> RunResult:
+        """Connections belong to the event loop that made them, and that one is about to end."""
+        try:
+            return await driving
+        finally:
+            await self.config.model.close()
 
     def _new(self, on_event: Listener | None, signal: Signal | None) -> "_Drive":
         run_id = new_call_id()
@@ -433,6 +454,10 @@ async def _events(start: Callable[[Listener], Coroutine[Any, Any, RunResult]]) -
 
 async def _next(stream: AsyncIterator[AgentEvent]) -> AgentEvent | None:
     return await anext(stream, None)
+
+
+async def _disconnected(model: ModelClient) -> None:
+    await model.close()
 
 
 async def _closed(stream: Any) -> None:

@@ -55,12 +55,8 @@ class Anthropic:
         self._stream = stream
         self._extra = dict(extra or {})
         self._tools = Projections()
-        self._client = anthropic.AsyncAnthropic(
-            api_key=key or "none", base_url=base_url, max_retries=0, timeout=anthropic.Timeout(timeout, connect=10.0)
-        )
-
-        # Bodies are plain data; the tests check them against the SDK's own types.
-        self._create: Any = self._client.messages.create
+        self._key, self._base_url, self._timeout = key or "none", base_url, anthropic.Timeout(timeout, connect=10.0)
+        self._client: anthropic.AsyncAnthropic | None = None
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Ask once."""
@@ -80,7 +76,18 @@ class Anthropic:
 
     async def close(self) -> None:
         """Give the connections back."""
-        await self._client.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def _create(self, **body: Any) -> Any:
+        """The SDK's call. Bodies are plain data; the tests check them against the SDK's own types."""
+        if self._client is None:
+            self._client = anthropic.AsyncAnthropic(
+                api_key=self._key, base_url=self._base_url, max_retries=0, timeout=self._timeout
+            )
+        create: Any = self._client.messages.create
+        return create(**body)
 
     async def _streamed(self, request: ModelRequest, answer: "_Answer") -> AsyncGenerator[TextDelta, None]:
         async with await self._create(**self.body(request), stream=True) as events:

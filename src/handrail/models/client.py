@@ -147,6 +147,10 @@ class ModelClient(Protocol):
         """Ask for one answer (rules 1 to 4 above)."""
         ...
 
+    async def close(self) -> None:
+        """Give connections back, in the event loop that used them. The client can be used again afterwards."""
+        ...
+
 
 def arguments_object(text: str) -> dict[str, Any]:
     """A call's arguments for a provider's history, which must be an object even where the model's text was none.

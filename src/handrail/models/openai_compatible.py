@@ -57,12 +57,8 @@ class OpenAICompatible:
         self._max_tokens_field = max_tokens_field
         self._extra = dict(extra or {})
         self._tools = Projections()
-        self._client = openai.AsyncOpenAI(
-            api_key=key or "none", base_url=base_url, max_retries=0, timeout=openai.Timeout(timeout, connect=10.0)
-        )
-
-        # Bodies are plain data; the tests check them against the SDK's own types.
-        self._create: Any = self._client.chat.completions.create
+        self._key, self._base_url, self._timeout = key or "none", base_url, openai.Timeout(timeout, connect=10.0)
+        self._client: openai.AsyncOpenAI | None = None
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Ask once."""
@@ -82,7 +78,18 @@ class OpenAICompatible:
 
     async def close(self) -> None:
         """Give the connections back."""
-        await self._client.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def _create(self, **body: Any) -> Any:
+        """The SDK's call. Bodies are plain data; the tests check them against the SDK's own types."""
+        if self._client is None:
+            self._client = openai.AsyncOpenAI(
+                api_key=self._key, base_url=self._base_url, max_retries=0, timeout=self._timeout
+            )
+        create: Any = self._client.chat.completions.create
+        return create(**body)
 
     async def _streamed(self, request: ModelRequest, answer: "_Answer") -> AsyncGenerator[TextDelta, None]:
         body = {**self.body(request), "stream": True, "stream_options": {"include_usage": True}}

@@ -45,6 +45,9 @@ class ScriptedModel:
             yield TextDelta(word)
         yield reply
 
+    async def close(self) -> None:
+        """There are no connections."""
+
     def _next(self, request: ModelRequest) -> "Reply | str | ModelError":
         if self._steps:
             step = self._steps.pop(0)

@@ -1,0 +1,317 @@
+"""Both providers' clients against a real HTTP server on loopback that behaves well and badly."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anthropic.types.message_create_params as anthropic_params
+import openai.types.chat.completion_create_params as openai_params
+import pytest
+from pydantic import TypeAdapter
+
+from agent_kit import Kit, in_loop
+from fake_providers import (
+    FakeProvider,
+    Handler,
+    anthropic_streamed,
+    anthropic_whole,
+    openai_streamed,
+    openai_whole,
+    refusal,
+)
+from handrail.agent.events import ModelRetry, RunEnded
+from handrail.agent.transcript import Answered
+from handrail.agent.valves import StopReason
+from handrail.models.anthropic import Anthropic
+from handrail.models.client import Usage
+from handrail.models.openai_compatible import OpenAICompatible
+from handrail.models.retry import RetryPolicy
+from handrail.tool import RiskLevel, Signal, ToolDef
+
+Answer = Callable[..., Handler]
+
+
+class Dialect:
+    """One provider in one mode: how it is asked, how it answers, and what its published schema accepts."""
+
+    def __init__(self, provider: str, stream: bool, answer: Answer) -> None:
+        self.provider, self.stream, self.answer = provider, stream, answer
+
+    def __repr__(self) -> str:
+        return f"{self.provider}-{'streamed' if self.stream else 'whole'}"
+
+    @asynccontextmanager
+    async def kit(self, server: FakeProvider, *, timeout: float = 20.0, **settings: Any) -> AsyncGenerator[Kit, None]:
+        kind = Anthropic if self.provider == "anthropic" else OpenAICompatible
+        kit = Kit(kind("fake-1", base_url=server.url, key="k", stream=self.stream, timeout=timeout), **settings)
+        try:
+            yield kit
+        finally:
+            await kit.agent.aclose()
+
+    def check(self, body: Any) -> None:
+        """The SDK's own types of a request, as the schema the provider publishes."""
+        streaming = self.stream
+        if self.provider == "anthropic":
+            params = (
+                anthropic_params.MessageCreateParamsStreaming
+                if streaming
+                else anthropic_params.MessageCreateParamsNonStreaming
+            )
+        else:
+            params = (
+                openai_params.CompletionCreateParamsStreaming
+                if streaming
+                else openai_params.CompletionCreateParamsNonStreaming
+            )
+        TypeAdapter(params).validate_python({"stream": False, **body}, strict=False)
+
+
+DIALECTS = [
+    Dialect("openai", True, openai_streamed),
+    Dialect("openai", False, openai_whole),
+    Dialect("anthropic", True, anthropic_streamed),
+    Dialect("anthropic", False, anthropic_whole),
+]
+STREAMED = [dialect for dialect in DIALECTS if dialect.stream]
+every_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
+streamed_dialects = pytest.mark.parametrize("dialect", STREAMED, ids=repr)
+
+
+@pytest.mark.promise("models:request:accepted-by-published-schema")
+@every_dialect
+@in_loop
+async def test_a_conversation_with_calls_and_usage(dialect: Dialect) -> None:
+    handlers = [
+        dialect.answer("I look. ", [("id1", "look", '{"what": "é"}'), ("id2", "fail", "{}")]),
+        dialect.answer("Done now."),
+    ]
+    with FakeProvider(handlers) as server:
+        async with dialect.kit(server) as kit:
+            result = await kit.run("look")
+    assert (result.stop, result.text.strip()) == (StopReason.DONE, "Done now.")
+    assert kit.ran == {"look é": 1, "fail": 1}
+    assert kit.named(RunEnded)[0].usage == Usage(22, 14, 8, 0)
+    assert "k" in (server.headers[0].get("authorization", ""), server.headers[0].get("x-api-key", "").strip()) or (
+        server.headers[0]["authorization"] == "Bearer k"
+    )
+    for body in server.bodies:
+        dialect.check(body)
+
+
+@every_dialect
+@in_loop
+async def test_fifty_calls_in_one_answer_are_fifty_calls(dialect: Dialect) -> None:
+    fifty = [(f"id{n}", "look", f'{{"what": "{n}"}}') for n in range(50)]
+    with FakeProvider([dialect.answer("", fifty), dialect.answer("ok")]) as server:
+        async with dialect.kit(server) as kit:
+            result = await kit.run()
+    assert sorted(kit.ran.values()) == [1] * 50
+    assert [f"look {n}" in item.text for n, item in enumerate(kit.results(result.run_id))] == [True] * 50
+    dialect.check(server.bodies[1])
+
+
+@pytest.mark.promise("models:ids:duplicates-are-two-calls")
+@every_dialect
+@in_loop
+async def test_duplicate_ids_are_two_calls_with_ids_of_ours(dialect: Dialect) -> None:
+    twins = [("same", "look", '{"what": "a"}'), ("same", "look", '{"what": "b"}')]
+    with FakeProvider([dialect.answer("", twins), dialect.answer("ok")]) as server:
+        async with dialect.kit(server) as kit:
+            await kit.run()
+    assert kit.ran == {"look a": 1, "look b": 1}
+    sent = str(server.bodies[1])
+    assert "same" not in sent
+    dialect.check(server.bodies[1])
+
+
+@streamed_dialects
+@in_loop
+async def test_malformed_arguments_come_back_as_an_error_and_the_next_request_is_sound(dialect: Dialect) -> None:
+    bad = [
+        ("1", "look", '{"what": '),
+        ("2", "no such tool!", "{}"),
+        ("3", "look", '["a"]'),
+        ("4", "look", '{"what": NaN}'),
+    ]
+    with FakeProvider([dialect.answer("", bad), dialect.answer("ok")]) as server:
+        async with dialect.kit(server) as kit:
+            result = await kit.run()
+    assert not kit.ran
+    assert [item.is_error for item in kit.results(result.run_id)] == [True] * 4
+    assert result.stop is StopReason.DONE
+    dialect.check(server.bodies[1])
+
+
+@every_dialect
+@in_loop
+async def test_an_answer_cut_at_its_length_runs_nothing(dialect: Dialect) -> None:
+    finish = "max_tokens" if dialect.provider == "anthropic" else "length"
+    with FakeProvider([dialect.answer("", [("1", "act", '{"what": "x"}')], finish), dialect.answer("ok")]) as server:
+        async with dialect.kit(server) as kit:
+            assert (await kit.run()).stop is StopReason.DONE
+    assert not kit.ran
+
+
+@every_dialect
+@in_loop
+async def test_a_declined_answer_ends_the_run_as_refused(dialect: Dialect) -> None:
+    finish = "refusal" if dialect.provider == "anthropic" else "content_filter"
+    with FakeProvider([dialect.answer("No", [], finish)]) as server:
+        async with dialect.kit(server) as kit:
+            assert (await kit.run()).stop is StopReason.REFUSED
+
+
+@pytest.mark.promise("models:broken-stream:nothing-runs-nothing-is-repeated")
+@streamed_dialects
+@pytest.mark.parametrize("after", [3, 4, 6])
+@in_loop
+async def test_a_stream_that_breaks_runs_nothing_and_is_not_asked_for_again(dialect: Dialect, after: int) -> None:
+    call = [("1", "act", '{"what": "long enough"}')]
+    with FakeProvider([dialect.answer("One two three.", call, break_after=after), dialect.answer("ok")]) as server:
+        async with dialect.kit(server) as kit:
+            broken = await kit.run()
+            assert broken.stop is StopReason.MODEL_FAILED
+            assert len(server.bodies) == 1
+            assert not kit.ran
+            assert not [record for record in kit.transcript(broken.run_id).records if isinstance(record, Answered)]
+            assert (await kit.resume(broken.run_id)).stop is StopReason.DONE
+    dialect.check(server.bodies[1])
+
+
+@every_dialect
+@in_loop
+async def test_rate_limits_are_waited_for_as_asked_and_bounded(dialect: Dialect) -> None:
+    busy = refusal(429, {"error": {"type": "rate_limit_error", "message": "slow down"}}, {"retry-after": "0.01"})
+    with FakeProvider([busy, busy, dialect.answer("ok")]) as server:
+        async with dialect.kit(server) as kit:
+            assert (await kit.run()).stop is StopReason.DONE
+            assert [event.wait for event in kit.named(ModelRetry)] == [0.01, 0.01]
+    with FakeProvider([busy] * 4) as server:
+        async with dialect.kit(server, retry=RetryPolicy(attempts=4)) as kit:
+            result = await kit.run()
+            assert result.stop is StopReason.MODEL_FAILED
+            assert "429" in result.detail
+            assert len(server.bodies) == 4
+
+
+@every_dialect
+@in_loop
+async def test_a_wrong_request_is_sent_once(dialect: Dialect) -> None:
+    with FakeProvider([refusal(400, {"error": {"message": "no such model"}})]) as server:
+        async with dialect.kit(server) as kit:
+            result = await kit.run()
+            assert (result.stop, len(server.bodies)) == (StopReason.MODEL_FAILED, 1)
+            assert "no such model" in result.detail
+
+
+@every_dialect
+@in_loop
+async def test_a_server_that_goes_silent_is_given_up_within_the_timeout(dialect: Dialect) -> None:
+    release = threading.Event()
+
+    def silent(exchange: Any) -> None:
+        release.wait(30)
+
+    with FakeProvider([silent]) as server:
+        async with dialect.kit(server, timeout=0.2, retry=RetryPolicy(attempts=1)) as kit:
+            try:
+                result = await asyncio.wait_for(kit.run(), 20)
+            finally:
+                release.set()
+    assert result.stop is StopReason.MODEL_FAILED
+
+
+@streamed_dialects
+@in_loop
+async def test_a_slow_stream_can_be_interrupted_in_the_middle(dialect: Dialect) -> None:
+    release = threading.Event()
+    signal = Signal()
+
+    def before(number: int) -> None:
+        if number == 4:
+            signal.set("interrupted")
+            release.wait(30)
+
+    handlers = [dialect.answer("one two three four five six", before=before), dialect.answer("ok")]
+    with FakeProvider(handlers) as server:
+        async with dialect.kit(server) as kit:
+            try:
+                result = await asyncio.wait_for(kit.run(signal=signal), 20)
+            finally:
+                release.set()
+            assert result.stop is StopReason.CANCELLED
+            assert (await kit.resume(result.run_id)).stop is StopReason.DONE
+
+
+@pytest.mark.promise("models:projection:one-bad-tool-poisons-nothing")
+@every_dialect
+@in_loop
+async def test_an_awkward_tool_neither_poisons_the_request_nor_loses_its_names(dialect: Dialect) -> None:
+    given: list[Any] = []
+
+    def awkward(arguments: dict[str, Any]) -> str:
+        given.append(dict(arguments))
+        return "ok"
+
+    definition = ToolDef(
+        name="awkward",
+        parameters={
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "type": "object",
+            "definitions": {"node": {"type": "object", "properties": {"next": {"$ref": "#/definitions/node"}}}},
+            "properties": {"über key!": {"type": "string"}, "tree": {"$ref": "#/definitions/node"}},
+            "oneOf": [{"required": ["über key!"]}, {"required": ["tree"]}],
+        },
+        risk_level=RiskLevel.READ_ONLY,
+    )
+    shown: dict[str, Any] = {}
+
+    def answer(exchange: Any) -> None:
+        tools = exchange.body["tools"]
+        tool = next(item for item in tools if "awkward" in str(item))
+        shown.update(tool.get("input_schema") or tool["function"]["parameters"])
+        key = next(name for name in shown["properties"] if name.startswith("ber_key"))
+        dialect.answer("", [("1", "awkward", f'{{"{key}": "v"}}')])(exchange)
+
+    with FakeProvider([answer, dialect.answer("ok")]) as server:
+        async with dialect.kit(server) as kit:
+            kit.agent.tools.register_from_def(definition, awkward)
+            assert (await kit.run()).stop is StopReason.DONE
+    assert given == [{"über key!": "v"}]
+    assert not {"$schema", "definitions", "oneOf"} & set(shown)
+    assert "$ref" not in str(shown)
+    dialect.check(server.bodies[0])
+
+
+SLOPPY = {
+    "no index, one after the other": [
+        {"tool_calls": [{"id": "a", "function": {"name": "look", "arguments": '{"what": "1"}'}}]},
+        {"tool_calls": [{"id": "b", "function": {"name": "look", "arguments": '{"what": "2"}'}}]},
+    ],
+    "all under index 0": [
+        {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"what": "1"}'}}]},
+        {"tool_calls": [{"index": 0, "id": "b", "function": {"name": "look", "arguments": '{"what": "2"}'}}]},
+    ],
+    "id and name in every fragment": [
+        {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "look", "arguments": '{"what"'}}]},
+        {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "look", "arguments": ': "1"}'}}]},
+        {"tool_calls": [{"index": 1, "id": "b", "function": {"name": "look", "arguments": '{"what": "2"}'}}]},
+    ],
+    "name in pieces": [
+        {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "lo"}}]},
+        {"tool_calls": [{"index": 0, "function": {"name": "ok", "arguments": '{"what": "1"}'}}]},
+        {"tool_calls": [{"index": 1, "id": "b", "function": {"name": "look", "arguments": '{"what": "2"}'}}]},
+    ],
+}
+
+
+@pytest.mark.parametrize("habit", SLOPPY)
+@in_loop
+async def test_sloppy_servers_are_understood(habit: str) -> None:
+    with FakeProvider([openai_streamed(deltas=SLOPPY[habit]), openai_streamed("ok")]) as server:
+        async with STREAMED[0].kit(server) as kit:
+            await kit.run()
+    assert kit.ran == {"look 1": 1, "look 2": 1}
