@@ -368,6 +368,8 @@ class HostBody:
 
     __slots__ = ("_extra", "_function", "_is_async", "_takes_signal", "configuration", "staged")
 
+    walls = "none: it is the host's own code, in its own process"
+
     def __init__(self, function: Handler, definition: ToolDef, *, staged: bool = False) -> None:
         self._function = function
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(

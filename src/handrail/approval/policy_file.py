@@ -157,10 +157,8 @@ class _Reader:
         self._file = file
         lines = text.splitlines()
         starts = [number for number, line in enumerate(lines) if _HEADER.match(line)]
-        self._places = [
-            _Place(start + 1, tuple(lines[start:end]))
-            for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)
-        ]
+        ends = [*starts[1:], len(lines)]
+        self._places = [_Place(start + 1, tuple(lines[start:end])) for start, end in zip(starts, ends, strict=False)]
 
     def rules(self, document: Mapping[str, Any]) -> list[Rule]:
         unknown = sorted(set(document) - _TOP_KEYS)

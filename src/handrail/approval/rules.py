@@ -20,8 +20,9 @@ that a decision does not slow down with their number.
 import fnmatch
 import os
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, cast
 
 import re2  # pyright: ignore[reportMissingTypeStubs] - it ships none
@@ -242,12 +243,17 @@ def speaks(rule: Rule, subject: Subject) -> Finding | None:
 # ── conditions ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _key(value: Any) -> Hashable:
+    """Equal for values that are the same JSON, and only for those: ``1`` is not ``true``, ``1.0`` is ``1``."""
+    return value if type(value) is str else canonical_bytes(value)
+
+
 def _holds(condition: Beneath | OneOf | Pattern, subject: Subject, decision: Word) -> bool:
     if condition.name not in subject.arguments:
         return False
     if isinstance(condition, OneOf):
-        value = canonical_bytes(subject.arguments[condition.name])
-        return any(canonical_bytes(item) == value for item in condition.values)
+        value = _key(subject.arguments[condition.name])
+        return any(_key(item) == value for item in condition.values)
     quantifier: Callable[[Iterable[bool]], bool] = all if decision == "allow" else any
     if isinstance(condition, Beneath):
         pair = subject.paths.get(condition.name)
@@ -278,6 +284,7 @@ def _lexical(value: Any, workspace: str) -> str:
     return os.path.normpath(os.path.join(workspace or "/", value)) if isinstance(value, str) else ""
 
 
+@lru_cache(maxsize=4_096)
 def directory_of(text: str, workspace: str) -> str:
     """A rule's directory as an absolute path: relative ones start at the workspace's root, and only there."""
     return os.path.normpath(os.path.join(workspace or "/", text))
@@ -285,6 +292,8 @@ def directory_of(text: str, workspace: str) -> str:
 
 def folded(path: str) -> str:
     """A path as a careless file system would compare it: composed, case-folded."""
+    if path.isascii():
+        return path.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
 
@@ -380,7 +389,7 @@ class _Index:
     def __init__(self, rules: list[_Ordered]) -> None:
         self.rules = rules
         self._always: list[_Ordered] = []
-        self._by_value: dict[tuple[str, bytes], list[_Ordered]] = {}
+        self._by_value: dict[tuple[str, Hashable], list[_Ordered]] = {}
         self._by_directory: dict[tuple[str, str], list[_Ordered]] = {}
         self._by_word: dict[tuple[str, str], list[_Ordered]] = {}
         self._value_names: set[str] = set()
@@ -388,6 +397,7 @@ class _Index:
         self._word_names: set[str] = set()
         self._patterns: dict[str, _PatternSet] = {}
         self._unclear: dict[str, list[_Ordered]] = {}
+        self._heard: set[tuple[str, Word]] = set()
         for pair in rules:
             self._hang(pair)
 
@@ -397,7 +407,7 @@ class _Index:
             if isinstance(condition, OneOf):
                 self._value_names.add(condition.name)
                 for value in condition.values:
-                    self._by_value.setdefault((condition.name, canonical_bytes(value)), []).append(pair)
+                    self._by_value.setdefault((condition.name, _key(value)), []).append(pair)
                 return
             if isinstance(condition, Beneath):
                 self._directory_names.add(condition.name)
@@ -406,7 +416,7 @@ class _Index:
                 return
             if isinstance(condition, CommandLike) and not condition.shapes:
                 self._word_names.add(condition.name)
-                self._unclear.setdefault(condition.name, []).append(pair)
+                self._hear(condition.name, pair)
                 for word in _telling_words(condition):
                     self._by_word.setdefault((condition.name, word), []).append(pair)
                 return
@@ -414,6 +424,15 @@ class _Index:
                 self._patterns.setdefault(condition.name, _PatternSet()).add(condition.regex, pair)
                 return
         self._always.append(pair)
+
+    def _hear(self, name: str, pair: _Ordered) -> None:
+        """Note a rule that has its say about a line that nobody can read; of those that would say the same, one."""
+        rule = pair[1]
+        if len(rule.conditions) == 1 and not rule.risks:
+            if (name, rule.decision) in self._heard:
+                return
+            self._heard.add((name, rule.decision))
+        self._unclear.setdefault(name, []).append(pair)
 
     def find(self, subject: Subject) -> Finding | None:
         best: Finding | None = None
@@ -432,7 +451,7 @@ class _Index:
         arguments = subject.arguments
         for name in self._value_names:
             if name in arguments:
-                yield from self._by_value.get((name, canonical_bytes(arguments[name])), ())
+                yield from self._by_value.get((name, _key(arguments[name])), ())
         for name in self._directory_names:
             if name in arguments:
                 for directory in _directories(name, subject):
@@ -451,21 +470,10 @@ class _Index:
         if isinstance(parsed, shell.Plain):
             words.update(parsed.argv)
         else:
-            yield from self._cannot_read(name)
-        words.update([os.path.basename(word).casefold() for word in words])
+            yield from self._unclear[name]
+        words.update([word.rpartition("/")[2].casefold() for word in words])
         for word in words:
             yield from self._by_word.get((name, word), ())
-
-    def _cannot_read(self, name: str) -> Iterator[_Ordered]:
-        """Rules that must have their say about a line that nobody can read; of those that say the same, one."""
-        seen: set[str] = set()
-        for pair in self._unclear[name]:
-            rule = pair[1]
-            if rule.decision in seen and len(rule.conditions) == 1 and not rule.risks:
-                continue
-            if len(rule.conditions) == 1 and not rule.risks:
-                seen.add(rule.decision)
-            yield pair
 
 
 def _telling_words(condition: CommandLike) -> tuple[str, ...]:
@@ -478,16 +486,23 @@ def _directories(name: str, subject: Subject) -> set[str]:
     """Every directory that holds the path, each way it reads, absolute and relative to the workspace, folded."""
     found: set[str] = set()
     seen = subject.paths.get(name) or (_lexical(subject.arguments[name], subject.workspace),)
-    for path in seen:
+    for path in dict.fromkeys(seen):
         relative = _relative(path, subject.workspace)
-        for text in (path, relative):
-            current = folded(text)
-            while current not in found:
-                found.add(current)
-                current = os.path.dirname(current)
+        _add_ancestors(folded(path), found)
         if relative != path:
+            _add_ancestors(folded(relative), found)
             found.add(".")
     return found
+
+
+def _add_ancestors(path: str, found: set[str]) -> None:
+    """Add ``path`` and every directory above it, textually."""
+    end = len(path)
+    while end > 0:
+        found.add(path[:end])
+        end = path.rfind("/", 0, end)
+    if path.startswith("/"):
+        found.add("/")
 
 
 class _PatternSet:
@@ -497,7 +512,7 @@ class _PatternSet:
     ``deny`` must not be lost that way.
     """
 
-    _SIZE = 128
+    _SIZE = 512
     _MEMORY = 1 << 28
 
     def __init__(self) -> None:

@@ -1,0 +1,419 @@
+"""Rules: how they match, which one wins, what a file may not say. Each test names what went wrong elsewhere."""
+
+import fnmatch
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from handrail import ToolDef, ToolRegistry
+from handrail.approval.policy_file import load_policy, parse_policy
+from handrail.approval.review import review
+from handrail.approval.rules import CompiledRules, OneOf, Rule, Subject, speaks, verdict_of
+from handrail.errors import PolicyError
+from handrail.tool import RiskLevel
+
+
+def subject(
+    tool: str = "host:t", risk: str = "mutation", arguments: dict[str, Any] | None = None, **paths: Any
+) -> Subject:
+    """A call; ``paths`` are guarded arguments as (requested, resolved), or one text for both."""
+    pairs = {name: (path, path) if isinstance(path, str) else path for name, path in paths.items()}
+    given = {**(arguments or {}), **{name: pair[0] for name, pair in pairs.items()}}
+    return Subject((tool,), RiskLevel(risk), given, pairs, "/w")
+
+
+def decided(rules: CompiledRules, call: Subject) -> str | None:
+    finding = rules.find(call)
+    return None if finding is None else finding.decision
+
+
+def rules(text: str) -> CompiledRules:
+    return parse_policy("version = 1\n" + text)
+
+
+# ── names ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.promise("policy:match:exact-unless-a-glob-is-written")
+def test_a_rule_for_add_is_not_a_rule_for_addition() -> None:
+    """inspect_ai 5231."""
+    policy = rules('[[rule]]\ntool = "host:add"\ndecision = "allow"')
+    assert decided(policy, subject("host:add")) == "allow"
+    for other in ("host:addition", "host:add_user", "host:add.", "x:host:add", "host:ADD", "host:ad"):
+        assert decided(policy, subject(other)) is None
+
+
+def test_a_glob_is_one_only_where_it_is_written_as_one() -> None:
+    policy = rules('[[rule]]\nglob = "mcp:github/get_*"\ndecision = "allow"')
+    assert decided(policy, subject("mcp:github/get_issue")) == "allow"
+    assert decided(policy, subject("mcp:github/create_issue")) is None
+    assert decided(policy, subject("mcp:github2/get_issue")) is None
+    with pytest.raises(PolicyError, match="looks like a pattern"):
+        rules('[[rule]]\ntool = "mcp:*"\ndecision = "allow"')
+    with pytest.raises(PolicyError, match="has no"):
+        rules('[[rule]]\nglob = "mcp:x"\ndecision = "allow"')
+
+
+# ── which wins ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.promise("policy:order:deny-beats-ask-beats-allow")
+@pytest.mark.parametrize("order", [("allow", "ask", "deny"), ("deny", "ask", "allow"), ("ask", "allow", "deny")])
+def test_deny_beats_ask_beats_allow_in_any_order(order: tuple[str, ...]) -> None:
+    """claude-code 2.1.74, 2.1.77: an allow beat a deny."""
+    text = "".join(f'[[rule]]\ntool = "host:t"\ndecision = "{word}"\n' for word in order)
+    assert decided(rules(text), subject()) == "deny"
+    without_deny = "".join(f'[[rule]]\ntool = "host:t"\ndecision = "{word}"\n' for word in order if word != "deny")
+    assert decided(rules(without_deny), subject()) == "ask"
+
+
+def test_the_first_of_equals_is_named() -> None:
+    policy = rules("".join(f'[[rule]]\nname = "{name}"\ntool = "host:t"\ndecision = "ask"\n' for name in "ab"))
+    finding = policy.find(subject())
+    assert finding is not None
+    assert finding.rule.name == "a"
+
+
+# ── paths ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SRC = '[[rule]]\ntool = "host:t"\ndecision = "{}"\nargs.path.beneath = "{}"'
+PATHS = [
+    # decision, directory, requested, resolved, decided
+    ("allow", "src", "/w/src/a", "/w/src/a", True),
+    ("allow", "src", "/w/src", "/w/src", True),
+    ("allow", "src/", "/w/src/a", "/w/src/a", True),
+    ("allow", "./src", "/w/src/a", "/w/src/a", True),
+    ("allow", "/w/src", "/w/src/a", "/w/src/a", True),
+    ("allow", ".", "/w/src/a", "/w/src/a", True),
+    ("allow", "src", "/w/src-evil/a", "/w/src-evil/a", False),  # CVE-2025-53110: a prefix of text is no parent
+    ("allow", "src", "/w/a/src/b", "/w/a/src/b", False),  # claude-code 2.1.214: matched nested src/ anywhere
+    ("allow", "src", "/w/src/link", "/w/secret", False),  # claude-code 2.1.89: only the requested path was checked
+    ("allow", "src", "/w/link", "/w/src/a", False),
+    ("allow", "src", "/w/SRC/a", "/w/SRC/a", False),
+    ("deny", "secret", "/w/ok", "/w/secret", True),  # CVE-2026-25724: read through a link
+    ("deny", "secret", "/w/secret/link", "/w/ok", True),
+    ("deny", "secret/", "/w/secret", "/w/secret", True),  # claude-code 2.1.224: a trailing slash evaded it
+    ("deny", "secret", "/w/secret/", "/w/secret", True),
+    ("deny", ".git", "/w/.GIT/config", "/w/.GIT/config", True),  # CVE-2025-59944: case
+    ("deny", "Policy.TOML", "/w/policy.toml", "/w/policy.toml", True),
+    ("deny", "caf\u00e9", "/w/cafe\u0301/x", "/w/cafe\u0301/x", True),  # NFC and NFD
+    ("deny", "secret", "/w/secrets", "/w/secrets", False),
+    ("ask", "secret", "/w/ok", "/w/secret", True),
+]
+
+
+@pytest.mark.promise("policy:paths:requested-and-resolved")
+@pytest.mark.parametrize(("decision", "directory", "requested", "resolved", "speaking"), PATHS)
+def test_the_table_of_path_rules(decision: str, directory: str, requested: str, resolved: str, speaking: bool) -> None:
+    policy = rules(SRC.format(decision, directory))
+    assert decided(policy, subject(path=(requested, resolved))) == (decision if speaking else None)
+
+
+def test_a_path_that_nobody_resolved_allows_nothing_and_can_be_denied() -> None:
+    allowed, denied = rules(SRC.format("allow", "src")), rules(SRC.format("deny", "src"))
+    call = subject(arguments={"path": "src/a"})
+    assert decided(allowed, call) is None
+    assert decided(denied, call) == "deny"
+    assert decided(denied, subject(arguments={"path": "x/../src/a"})) == "deny"
+
+
+@pytest.mark.parametrize("directory", ["~/x", "$HOME", "a/../b", "src/*"])
+def test_a_directory_that_would_need_expanding_is_refused(directory: str) -> None:
+    with pytest.raises(PolicyError):
+        rules(SRC.format("allow", directory))
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_values_are_compared_as_json_without_coercion() -> None:
+    policy = rules('[[rule]]\ntool = "host:t"\ndecision = "allow"\nargs.n.one_of = [1, "x"]')
+    assert [decided(policy, subject(arguments={"n": value})) for value in (1, "x")] == ["allow", "allow"]
+    assert [decided(policy, subject(arguments={"n": value})) for value in (True, "1", 2, [1], None)] == [None] * 5
+    assert decided(policy, subject(arguments={})) is None
+
+
+def test_a_pattern_is_matched_from_beginning_to_end() -> None:
+    """mini-swe-agent: re.match made "ls" match "ls; rm -rf ~"."""
+    policy = rules('[[rule]]\ntool = "host:t"\ndecision = "allow"\nargs.q.matches = "[a-z]+"')
+    assert decided(policy, subject(arguments={"q": "ls"})) == "allow"
+    for value in ("ls; rm", "ls\n", "\nls", "LS", "", 5, ["ls"]):
+        assert decided(policy, subject(arguments={"q": value})) is None
+
+
+def test_a_glob_of_a_value_stays_within_a_directory_unless_it_says_otherwise() -> None:
+    policy = rules('[[rule]]\ntool = "host:t"\ndecision = "allow"\nargs.path.glob = ["*.md", "docs/**"]')
+    assert decided(policy, subject(path="/w/a.md")) == "allow"
+    assert decided(policy, subject(path="/w/docs/x/y")) == "allow"
+    assert decided(policy, subject(path="/w/sub/a.md")) is None
+    assert decided(policy, subject(path=("/w/a.md", "/w/secret"))) is None
+
+
+def test_risk_limits_a_rule() -> None:
+    policy = rules('[[rule]]\nglob = "mcp:*"\nrisk = ["safe", "read_only"]\ndecision = "allow"')
+    assert decided(policy, subject("mcp:x/y", "read_only")) == "allow"
+    assert decided(policy, subject("mcp:x/y", "mutation")) is None
+
+
+def test_only_a_mutation_may_be_granted_whatever_a_rule_says() -> None:
+    policy = rules('[[rule]]\nglob = "*"\ndecision = "ask"\ngrant = true')
+    for risk in RiskLevel:
+        call = subject(risk=risk.value)
+        finding = policy.find(call)
+        assert finding is not None
+        assert verdict_of(finding, call).can_grant is (risk is RiskLevel.MUTATION)
+
+
+# ── the file ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+MISTAKES = [
+    ("", None, "version = 1"),
+    ("version = 2", None, "version = 1"),
+    ("version = true", None, "version = 1"),
+    ("version = 1\nrules = []", None, "unknown key 'rules'"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\nargz.path = 1', 5, "unknown key 'argz'"),
+    ('version = 1\n\n[[rule]]\ntool = "t"\ndecision = "alow"', 5, "decision is 'alow'"),
+    ('version = 1\n\n[[rule]]\ntool = "t"', 3, "decision is missing"),
+    ('version = 1\n[[rule]]\ndecision = "allow"', 2, "tool"),
+    ('version = 1\n[[rule]]\ntool = "t"\nglob = "t*"\ndecision = "ask"', 2, "either"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "ask"\nargs.x = {}', 5, "needs a test"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "ask"\nargs.x.like = "a"', 5, "unknown key 'like'"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "ask"\nargs.x.matches = "(?=a)"', 5, "RE2"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "ask"\nargs.x.beneath = 5', 5, "text"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "ask"\nargs.x.one_of = []', 5, "list"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "ask"\nrisk = ["risky"]', 5, "risky"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "ask"\nreview = "later"', 5, "review"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "ask"\ngrant = "yes"', 5, "true or false"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand.shapes = ["all"]', 5, "shapes"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand.argv = ["env", "ls"]', 5, "'env' runs another"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand.argv = ["/bin/busybox", "ls"]', 5, "runs another"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand.argv = [["ls", "xargs"]]', 5, "'xargs' runs"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand.argv = ["python3", "**"]', 5, "word for word"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand.argv = ["**", "x"]', 5, "last"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand = {}', 5, "needs argv"),
+    ("version = 1\n" + '[[rule]]\nname = "a"\ntool = "t"\ndecision = "ask"\n' * 2, 7, "two rules"),
+    ("version = 1\n[[rule]\n", 2, ""),
+    ("version = 1\nversion = 1\n", None, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line", "said"), MISTAKES, ids=range(len(MISTAKES)))
+def test_every_mistake_is_refused_with_its_line(text: str, line: int | None, said: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(text, file="p.toml")
+    assert said in str(caught.value)
+    assert caught.value.file == "p.toml"
+    if line is not None:
+        assert caught.value.line == line
+
+
+@pytest.mark.promise("policy:examples:checked-at-load")
+@pytest.mark.parametrize(
+    ("examples", "said"),
+    [
+        ('match = [{ path = "src/a" }]', None),
+        ('match = [{ path = "other/a" }]', "does not match its match example"),
+        ('not_match = [{ path = "src/../a" }, { path = "src-evil/a" }]', None),
+        ('not_match = [{ path = "src/a" }]', "matches its not_match example"),
+        ("match = 5", "list of argument tables"),
+    ],
+)
+def test_examples_are_checked_when_the_file_is_loaded(examples: str, said: str | None) -> None:
+    text = SRC.format("allow", "src") + "\n" + examples
+    if said is None:
+        rules(text)
+        return
+    with pytest.raises(PolicyError, match=said) as caught:
+        rules(text)
+    assert caught.value.line == 6
+
+
+@pytest.mark.promise("policy:place:never-from-the-workspace")
+def test_a_policy_in_the_workspace_is_refused_however_it_is_reached(tmp_path: Path) -> None:
+    """CVE-2025-61260, CVE-2026-21852: the repository brought its own configuration."""
+    workspace, outside = tmp_path / "w", tmp_path / "home"
+    workspace.mkdir()
+    outside.mkdir()
+    inside = workspace / "policy.toml"
+    inside.write_text("version = 1")
+    (outside / "link.toml").symlink_to(inside)
+    os.link(inside, outside / "own.toml")
+    (tmp_path / "w2").symlink_to(workspace)
+    for path in (
+        inside,
+        outside / "link.toml",
+        tmp_path / "w2" / "policy.toml",
+        workspace / ".." / "w" / "policy.toml",
+    ):
+        with pytest.raises(PolicyError, match="in the workspace"):
+            load_policy(str(path), workspace=str(workspace))
+    with pytest.raises(PolicyError, match="in the workspace"):
+        load_policy(str(inside), workspace=str(tmp_path / "w2"))
+    assert load_policy(str(outside / "own.toml"), workspace=str(workspace)).rules == ()
+
+
+def test_a_policy_that_everybody_may_write_or_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text("version = 1")
+    file.chmod(0o666)
+    with pytest.raises(PolicyError, match="everybody may write"):
+        load_policy(str(file))
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", tmp_path, tmp_path / "missing"):
+        with pytest.raises(PolicyError):
+            load_policy(str(path))
+
+
+# ── the version, the index ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_any_change_of_a_rule_changes_the_version() -> None:
+    texts = [
+        SRC.format("allow", "src"),
+        SRC.format("ask", "src"),
+        SRC.format("allow", "lib"),
+        SRC.format("allow", "src") + "\ngrant = false",
+        "",
+    ]
+    assert len({rules(text).version for text in texts}) == len(texts)
+    assert rules(texts[0]).version == rules(texts[0]).version
+
+
+names = st.sampled_from(["host:t", "host:u", "mcp:a/b", "mcp:a/c"])
+directories = st.sampled_from([".", "src", "src/a", "/w/src", "/w", "lib", "SRC", "secret"])
+files = st.sampled_from(
+    ["/w/src/a/x", "/w/src/b", "/w/lib/x", "/w/SRC/x", "/w", "/w/secret", "/etc/x", "/w/src-evil/x"]
+)
+lines = st.sampled_from(
+    ["git status", "git push", "ls; git push", "env git push", "ls -la", "/tmp/git push", "$(x)", "x" * 5_000]
+)
+
+
+@st.composite
+def rule_texts(draw: st.DrawFn) -> str:
+    tool = draw(names)
+    where = f'glob = "{draw(st.sampled_from(["*", "mcp:*", "host:?"]))}"' if draw(st.booleans()) else f'tool = "{tool}"'
+    text = f'[[rule]]\n{where}\ndecision = "{draw(st.sampled_from(["allow", "ask", "deny"]))}"\n'
+    kinds = draw(
+        st.lists(st.sampled_from(["beneath", "equals", "matches", "argv", "shapes", "risk"]), max_size=2, unique=True)
+    )
+    for kind in kinds:
+        if kind == "beneath":
+            text += f'args.path.beneath = ["{draw(directories)}", "{draw(directories)}"]\n'
+        elif kind == "equals":
+            text += f"args.n.one_of = [{draw(st.integers(0, 3))}, {draw(st.integers(0, 3))}]\n"
+        elif kind == "matches":
+            text += f'args.q.matches = "{draw(st.sampled_from(["a+", ".*", "b"]))}"\n'
+        elif kind == "risk":
+            text += f'risk = "{draw(st.sampled_from(["mutation", "dangerous"]))}"\n'
+        elif kind == "argv" and "shapes" not in kinds:
+            text += (
+                f"command.argv = {draw(st.sampled_from([['git', 'push'], ['git', 'status'], ['ls', '**'], ['git']]))}\n"
+            )
+        elif kind == "shapes" and "argv" not in kinds:
+            text += 'command.shapes = ["git-read"]\n'
+    return text
+
+
+@pytest.mark.promise("policy:index:same-as-trying-every-rule")
+@settings(deadline=None, max_examples=250)
+@given(
+    texts=st.lists(rule_texts(), max_size=8),
+    tool=names,
+    risk=st.sampled_from(["mutation", "dangerous"]),
+    requested=files,
+    resolved=files,
+    guarded=st.booleans(),
+    n=st.integers(0, 3),
+    q=st.sampled_from(["aa", "b", "c"]),
+    line=lines,
+)
+def test_the_index_finds_what_trying_every_rule_finds(
+    texts: list[str], tool: str, risk: str, requested: str, resolved: str, guarded: bool, n: int, q: str, line: str
+) -> None:
+    policy = rules("".join(texts))
+    arguments = {"n": n, "q": q, "command": line, "path": requested}
+    paths = {"path": (requested, resolved)} if guarded else {}
+    call = Subject((tool,), RiskLevel(risk), arguments, paths, "/w")
+    strict = {"allow": 0, "ask": 1, "deny": 2}
+    best: tuple[int, str] | None = None
+    for rule in policy.rules:
+        matches = fnmatch.fnmatchcase(tool, rule.tool) if rule.is_glob else tool == rule.tool
+        finding = speaks(rule, call) if matches else None
+        if finding is not None and (best is None or strict[finding.decision] > best[0]):
+            best = (strict[finding.decision], finding.decision)
+    assert decided(policy, call) == (None if best is None else best[1])
+
+
+# ── review ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_review_finds_rules_that_never_match_are_hidden_or_allow_too_much() -> None:
+    registry = ToolRegistry()
+    parameters = {"type": "object", "properties": {"path": {"type": "string"}}, "additionalProperties": False}
+    registry.register_from_def(ToolDef("write", parameters=parameters), lambda args: "")
+    registry.register_from_def(ToolDef("boom", risk_level=RiskLevel.DANGEROUS), lambda args: "")
+    policy = rules(
+        """
+        [[rule]]
+        name = "hides"
+        tool = "host:write"
+        decision = "deny"
+        args.path.beneath = "src"
+        [[rule]]
+        name = "hidden"
+        tool = "host:write"
+        decision = "allow"
+        args.path.beneath = "src/lib"
+        [[rule]]
+        name = "stranger"
+        tool = "host:wriet"
+        decision = "ask"
+        [[rule]]
+        name = "argument"
+        tool = "host:write"
+        decision = "ask"
+        args.pth.equals = "x"
+        [[rule]]
+        name = "contradiction"
+        tool = "host:write"
+        decision = "ask"
+        args.path.beneath = "a"
+        args.path.one_of = ["x"]
+        [[rule]]
+        name = "broad"
+        tool = "host:boom"
+        decision = "allow"
+        [[rule]]
+        name = "fine"
+        tool = "host:write"
+        decision = "allow"
+        args.path.beneath = "docs"
+        """
+    )
+    found = {(mistake.rule, mistake.kind) for mistake in review(policy, list(registry))}
+    assert found == {("hidden", "shadowed"), ("stranger", "never"), ("argument", "never"), ("broad", "broad")}
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    texts=st.lists(rule_texts(), min_size=2, max_size=5), tool=names, requested=files, n=st.integers(0, 3), line=lines
+)
+def test_a_rule_that_review_calls_hidden_never_decides(
+    texts: list[str], tool: str, requested: str, n: int, line: str
+) -> None:
+    policy = rules("".join(texts))
+    hidden = {mistake.rule for mistake in review(policy) if mistake.kind in {"shadowed", "never"}}
+    arguments = {"n": n, "q": "a", "command": line, "path": requested}
+    call = Subject((tool,), RiskLevel.MUTATION, arguments, {"path": (requested, requested)}, "/w")
+    finding = policy.find(call)
+    assert finding is None or finding.rule.name not in hidden
+
+
+def test_contradicting_values_never_match() -> None:
+    rule = Rule(name="r", tool="t", decision="ask", conditions=(OneOf("n", (1,)), OneOf("n", (2,))))
+    assert [mistake.kind for mistake in review(CompiledRules([rule]))] == ["never"]
