@@ -30,8 +30,9 @@ from handrail.changes.changeset import ChangeSet
 from handrail.changes.keeper import ChangeKeeper
 from handrail.errors import ChangeError, PathEscape, PathUnusable, SandboxError, WriteRefused
 from handrail.guard import FilesystemGuard
-from handrail.sandbox.bodies import Stager, how_it_ended
+from handrail.sandbox.bodies import how_it_ended
 from handrail.sandbox.profile import SandboxProfile, profile_for
+from handrail.sandbox.staging import Moment, read_layer
 from handrail.sandbox.supervisor import CellResult, InlineCode, Supervisor
 from handrail.schema import ArgumentsInvalid, Schema, canonical_bytes, decode_arguments, decode_json
 from handrail.tool import Capability
@@ -124,8 +125,9 @@ class ChangeTracker:
 class SkillContext:
     """Where inline tools work: one directory, whether it may be written, and what was done there.
 
-    ``directory`` is the only part of the host's files that a tool can reach. With ``changes`` and ``stager`` a writing
-    tool works on a layer above the directory; its changes are made when it succeeded, all or none, and are recorded.
+    ``directory`` is the only part of the host's files that a tool can reach. With ``changes``, a store for this very
+    directory, a writing tool works on a layer above it; its changes are made when it succeeded, all or none, and are
+    recorded. Without, it writes directly.
     Raises :class:`~handrail.errors.WorkspaceError` when the directory cannot be opened.
     """
 
@@ -136,13 +138,11 @@ class SkillContext:
         read_only: bool = False,
         tracker: ChangeTracker | None = None,
         changes: ChangeKeeper | None = None,
-        stager: Stager | None = None,
     ) -> None:
         self.workspace = directory if isinstance(directory, Workspace) else Workspace(directory)
         self.read_only = read_only
         self.change_tracker = tracker if tracker is not None else ChangeTracker()
         self.changes = changes
-        self.stager = stager
 
     def enforce_write_guard(self) -> None:
         """Raise :class:`~handrail.errors.WriteRefused` when nothing may be written here."""
@@ -177,6 +177,7 @@ class _Prepared:
 
     program: InlineCode
     profile: SandboxProfile
+    since: Moment
 
 
 class InlineToolExecutor:
@@ -297,7 +298,8 @@ class InlineToolExecutor:
         except (ArgumentsInvalid, WriteRefused, PathEscape, PathUnusable) as error:
             return _failed(str(error))
         program = InlineCode(getattr(tool, "code"), tool.name, canonical_bytes(arguments))  # noqa: B009
-        return _Prepared(program, self._profile(tool, capability, context))
+        profile = self._profile(tool, capability, context)
+        return _Prepared(program, profile, Moment.now() if profile.access == "stage" else Moment(0, 0))
 
     def _profile(self, tool: InlineLike, capability: Capability, context: SkillContext) -> SandboxProfile:
         own: Limits | None = getattr(tool, "limits", None)
@@ -305,7 +307,7 @@ class InlineToolExecutor:
         return profile_for(
             capability,
             context.workspace.path,
-            stage=capability.writes and context.stager is not None and context.changes is not None,
+            stage=context.changes is not None,
             limits=limits.with_(
                 wall_s=self.max_runtime_seconds if own is None else min(own.wall_s, self.max_runtime_seconds),
                 output_bytes=self.max_output_bytes if own is None else min(own.output_bytes, self.max_output_bytes),
@@ -343,13 +345,15 @@ class _Attempt:
         """The result, after its staged changes were made. A call that failed, or was never staged, changes nothing."""
         shown = _result_of(result, prepared.profile.limits)
         context = self.context
-        if result.staged is None or context.stager is None or context.changes is None:
+        if result.staged is None or context.changes is None:
             return shown, ChangeSet()
         with result.staged as layer:
             if not shown.success:
                 return shown, ChangeSet()
             try:
-                changes = await to_thread.run_sync(context.stager, layer, context.workspace, context.changes.contents)
+                changes = await to_thread.run_sync(
+                    read_layer, layer.upper_fd, context.workspace.fd, context.changes.contents, prepared.since
+                )
                 await context.changes.commit(new_call_id(), changes, begun=_nothing, ended=_nothing)
             except ChangeError as error:
                 return _as_failure(shown, f"Nothing was changed: {error}"), ChangeSet()

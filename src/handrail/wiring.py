@@ -20,11 +20,15 @@ from handrail.approval.inbox import InboxApprover
 from handrail.approval.policy import Policy, RiskTable
 from handrail.approval.policy_file import default_policy_path, load_policy
 from handrail.builtins import BUILTIN_PLUGINS
+from handrail.builtins.bash import bash_plugin
 from handrail.changes.store import ChangeStore
 from handrail.errors import ConfigurationError
 from handrail.executor import ToolExecutor
 from handrail.journal.sqlite import SqliteJournal, default_path
 from handrail.registry import ToolRegistry
+from handrail.sandbox.bodies import Cells
+from handrail.sandbox.supervisor import Supervisor
+from handrail.skills import load_skill
 from handrail.tool import Plugin
 from handrail.workspace import Workspace
 
@@ -89,8 +93,11 @@ def open_house(settings: Settings) -> House:
         journal = journal_for(settings, workspace)
         if journal is not None:
             opened.callback(journal.close)
+        cells = cells_for(settings, opened.enter_context(supervisor_for(settings)), state)
         registry = ToolRegistry()
-        register_plugins(registry, settings.plugins)
+        register_plugins(registry, settings.plugins, cells)
+        for file in settings.skills:
+            load_skill(file).register(registry, cells)
         executor = ToolExecutor(
             registry,
             workspace=workspace,
@@ -133,17 +140,32 @@ def approver_for(settings: Settings) -> Approver:
     return kinds[settings.approve]()
 
 
-def register_plugins(registry: ToolRegistry, wanted: tuple[str, ...] | None) -> None:
+def supervisor_for(settings: Settings) -> Supervisor:
+    """The keeper of the cells; it starts nothing before a call needs one."""
+    return Supervisor(allow_reduced=settings.allow_weaker_walls)
+
+
+def cells_for(settings: Settings, supervisor: Supervisor, state: str) -> Cells:
+    """Where inline code and commands run: staged, with nothing of the host's environment."""
+    return Cells(
+        supervisor,
+        minimum_tier="reduced" if settings.allow_weaker_walls else "full",
+        spill_directory=os.path.join(state, "outputs"),
+    )
+
+
+def register_plugins(registry: ToolRegistry, wanted: tuple[str, ...] | None, cells: Cells) -> None:
     """Register the built-in tools, or only what the allowlist names: tools of ours, or plugins that are installed.
 
     An installed plugin's code is loaded only when its name is on the list.
     """
+    built_in = (*BUILTIN_PLUGINS, bash_plugin(cells))
     if wanted is None:
-        for plugin in BUILTIN_PLUGINS:
+        for plugin in built_in:
             registry.register_plugin(plugin)
         return
     installed = {point.name: point for point in entry_points(group=PLUGIN_GROUP)}
-    ours = {tool.name: plugin for plugin in BUILTIN_PLUGINS for tool in plugin.tools}
+    ours = {tool.name: plugin for plugin in built_in for tool in plugin.tools}
     for name in dict.fromkeys(wanted):
         if name in ours:
             registry.register_plugin(ours[name], only=[name])

@@ -20,13 +20,16 @@ from typing import Any
 
 from handrail import AlwaysApprove, ToolExecutor, ToolRegistry
 from handrail.builtins.bash import bash_plugin
+from handrail.changes.store import ChangeStore
 from handrail.inline import InlineTool, InlineToolExecutor, SkillContext
 from handrail.sandbox.bodies import Cells
 from handrail.sandbox.profile import SandboxProfile
 from handrail.sandbox.supervisor import InlineCode, Supervisor
 from handrail.skills import load_skill
+from handrail.workspace import Workspace
 
 BATTERY = Path(__file__).parents[1] / "victims" / "battery.py"
+WRITTEN = ("battery.py", "facts.json", "evil.txt", "gone.txt", "hard-link")
 Answers = dict[str, Any]
 
 
@@ -160,11 +163,30 @@ def by_bash(target: Target, supervisor: Supervisor) -> Answers:
     (target.workspace / "battery.py").write_text(BATTERY.read_text())
     (target.workspace / "facts.json").write_text(json.dumps({**target.facts, "inside": True}))
     command = f"'{sys.executable}' battery.py facts.json"
-    with ToolExecutor(registry, workspace=target.workspace, approver=AlwaysApprove()) as executor:
+    with (
+        Workspace(target.workspace) as workspace,
+        ChangeStore(str(target.directory / "state"), workspace) as changes,
+        ToolExecutor(registry, workspace=workspace, approver=AlwaysApprove(), changes=changes) as executor,
+    ):
         outcome = asyncio.run(executor.execute("bash", {"command": command}))
     if not outcome.succeeded:
         raise RuntimeError(f"bash: {outcome}")
     return json.loads(outcome.text)
+
+
+def by_command_line(target: Target, supervisor: Supervisor) -> Answers:
+    facts = json.dumps({**target.facts, "inside": True})
+    words = ["call", "skill:battery/attack", facts, "--skill", str(skill_file(target)), "--approve", "always", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "handrail", *words],
+        capture_output=True,
+        cwd=target.workspace,
+        env={**os.environ, "HANDRAIL_TOKEN": target.token},
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"command line: {done.returncode} {done.stdout.decode()} {done.stderr.decode()}")
+    return json.loads(done.stdout)["value"]
 
 
 ENTRIES: dict[str, Callable[[Target, Supervisor], Answers]] = {
@@ -172,6 +194,7 @@ ENTRIES: dict[str, Callable[[Target, Supervisor], Answers]] = {
     "inline": by_inline,
     "skill": by_skill,
     "bash": by_bash,
+    "command-line": by_command_line,
 }
 
 
@@ -183,9 +206,10 @@ def main() -> None:
         with Supervisor() as supervisor:
             for name, enter in ENTRIES.items():
                 answers[name] = enter(target, supervisor)
+        written = sorted(path.name for path in target.workspace.iterdir() if path.name in WRITTEN)
     finally:
         target.close()
-    json.dump({"facts": target.facts, "answers": answers}, sys.stdout)
+    json.dump({"written": written, "facts": target.facts, "answers": answers}, sys.stdout)
 
 
 if __name__ == "__main__":

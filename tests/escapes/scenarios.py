@@ -80,7 +80,7 @@ class Stage:
 
     def bash(self, command: str, *, timeout: float = 20.0, limits: Limits = SMALL, **options: Any) -> ToolOutcome:
         registry = ToolRegistry()
-        registry.register_plugin(bash_plugin(Cells(self.supervisor), limits=limits))
+        registry.register_plugin(bash_plugin(Cells(self.supervisor, direct_writes=True), limits=limits))
         with ToolExecutor(registry, workspace=self.workspace, approver=AlwaysApprove()) as executor:
             return asyncio.run(executor.execute("bash", {"command": command, "timeout": timeout, **options}))
 

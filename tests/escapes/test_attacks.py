@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.walls
 
-ENTRIES = ("library", "inline", "skill", "bash")
+ENTRIES = ("library", "inline", "skill", "bash", "command-line")
 Expectation = str | Callable[[Any], bool]
 NOTHING: Callable[[Any], bool] = lambda value: value == []  # noqa: E731 - read as a word below
 NO: Callable[[Any], bool] = lambda value: value is False  # noqa: E731
@@ -151,9 +151,14 @@ def test_the_attack_succeeds_outside_of_the_walls(name: str, driven: dict[str, A
 def test_the_attack_meets_its_wall(name: str, entry: str, driven: dict[str, Any]) -> None:
     answer = driven["answers"][entry][name]
     if entry == "bash" and name in ONLY_WHERE_THE_WORKSPACE_IS_READ_ONLY:
-        assert "ok" in answer  # it declares that it writes; what it wrote is the layer's, see test_races.py
+        assert "ok" in answer  # it declares that it writes; what it wrote is the layer's
         return
     assert holds(EXPECTED[name], answer), answer
+
+
+def test_what_a_shell_wrote_became_real_through_its_changes_alone(driven: dict[str, Any]) -> None:
+    """The battery's own writes in the workspace, made by bash, were staged and committed by the corridor."""
+    assert driven["written"] == ["battery.py", "evil.txt", "facts.json"]
 
 
 def holds(expected: Expectation, answer: dict[str, Any]) -> bool:

@@ -3,9 +3,10 @@
 A body compiles its tool's capability and limits into a profile, runs the program, and says what came of it. What the
 program printed, returned or left behind is data; how it ended is what the kernel says.
 
-Staging: with a *stager*, a tool that writes works on a layer above the workspace, and what it changed arrives as the
+Staging: a tool that writes works on a layer above the workspace, and what it changed arrives as the
 :class:`~handrail.tool.Effect`'s changes, to be looked at and committed by the corridor. A call that failed changes
-nothing: its layer is dropped. Without a stager such a tool writes directly, and is asked about before it runs.
+nothing: its layer is dropped. Where the host keeps no changes it may let such a tool write directly; then it is asked
+about before it runs.
 """
 
 import hashlib
@@ -13,19 +14,17 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from anyio import to_thread
 
-from handrail.changes.changeset import ChangeSet
-from handrail.changes.keeper import Contents
 from handrail.outcome import FullOutput, Reason, ToolOutcome
 from handrail.output import open_private_directory
 from handrail.sandbox.profile import SandboxProfile, profile_for
-from handrail.sandbox.supervisor import CellResult, Program, StagedLayer, Supervisor
+from handrail.sandbox.staging import Moment, staged_effect
+from handrail.sandbox.supervisor import CellResult, Program, Supervisor
 from handrail.schema import ArgumentsInvalid, JsonObject, decode_json
 from handrail.tool import Capability, Effect, Job
-from handrail.workspace import Workspace
 from handrail_cell.wire import LimitName, Limits
 
 MAX_VALUE_BYTES = 4 * 1024 * 1024
@@ -44,24 +43,18 @@ REASONS: Mapping[LimitName, Reason] = {
 """Each limit's own reason."""
 
 
-class Stager(Protocol):
-    """Reads the layer of a finished call: what it changed, with the contents kept."""
-
-    def __call__(self, layer: StagedLayer, workspace: Workspace, contents: Contents) -> ChangeSet: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Cells:
     """Where bodies run, and what only the trusted host may say about it.
 
     ``read_only_dirs``: absolute host directories that cells may read besides the interpreter and the workspace.
     ``environment``: variables that programs see. ``minimum_tier``: the weakest walls that are accepted.
-    ``stager``: reads staged layers; ``None`` where the host keeps no changes. ``spill_directory``: a private directory
-    for whole outputs.
+    ``direct_writes``: tools that write do so in the workspace itself, for hosts that keep no changes.
+    ``spill_directory``: a private directory for whole outputs.
     """
 
     supervisor: Supervisor
-    stager: Stager | None = None
+    direct_writes: bool = False
     read_only_dirs: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     minimum_tier: Literal["full", "reduced"] = "full"
@@ -109,8 +102,8 @@ class CellBody:
 
     @property
     def staged(self) -> bool:
-        """Whether all that a call can touch is the workspace's layer. A cell has no network, whatever is declared."""
-        return not self._capability.writes or self._cells.stager is not None
+        """Whether the call works on a layer, which then is all it can touch: a cell has no network."""
+        return self._capability.writes and not self._cells.direct_writes
 
     @property
     def walls(self) -> str:
@@ -136,23 +129,33 @@ class CellBody:
     async def run(self, job: Job) -> Effect:
         """Run the job's program and return what it came to. Raises
         :class:`~handrail.errors.SandboxUnavailable` when the machine cannot give the walls."""
-        stages = self._capability.writes and self._cells.stager is not None and job.workspace is not None
+        stages = self.staged and job.workspace is not None
         if stages and job.contents is None:
-            return Effect(
-                ToolOutcome.error("This host keeps no store for changes, so nothing ran.", Reason.CANNOT_STAGE)
-            )
+            text = "This host keeps no store for changes, so nothing ran."
+            return Effect(ToolOutcome.error(text, Reason.CANNOT_STAGE))
         profile = self._profile(job, stages=stages)
         spill = _Spill(self._cells.spill_directory, self._tail.bytes if self._tail else 0)
+        on_output = _both(job.on_output, spill if self._tail else None)
+        since = await to_thread.run_sync(Moment.now) if stages else None
         try:
             result = await self._cells.supervisor.run(
-                self._program(job),
-                profile,
-                on_output=_both(job.on_output, spill if self._tail else None),
-                cancel=job.signal,
+                self._program(job), profile, on_output=on_output, cancel=job.signal
             )
-            return await self._effect(job, profile.limits, result, spill)
+            outcome = outcome_of(result, profile.limits, tail=self._tail, kept=spill.kept())
+            return await self._effect(job, result, outcome, since)
         finally:
             spill.close()
+
+    async def _effect(self, job: Job, result: CellResult, outcome: ToolOutcome, since: Moment | None) -> Effect:
+        """The outcome, with what the layer holds if it succeeded; the layer itself is let go of."""
+        if result.staged is None or job.workspace is None or since is None:
+            return Effect(outcome)
+        with result.staged as layer:
+            if not outcome.succeeded:
+                return Effect(outcome.with_(text=_joined(outcome.text, "Nothing in the workspace was changed.")))
+            return await to_thread.run_sync(
+                staged_effect, outcome, layer.upper_fd, job.workspace.fd, job.contents, since
+            )
 
     def _profile(self, job: Job, *, stages: bool) -> SandboxProfile:
         return profile_for(
@@ -165,19 +168,6 @@ class CellBody:
             preload=self._preload,
             minimum_tier=self._cells.minimum_tier,
         )
-
-    async def _effect(self, job: Job, limits: Limits, result: CellResult, spill: "_Spill") -> Effect:
-        changes: ChangeSet | None = None
-        outcome = outcome_of(result, limits, tail=self._tail, kept=spill.kept())
-        if result.staged is not None:
-            try:
-                if outcome.succeeded and self._cells.stager and job.workspace and job.contents:
-                    changes = await to_thread.run_sync(self._cells.stager, result.staged, job.workspace, job.contents)
-            finally:
-                result.staged.close()
-        if self._capability.writes and self._cells.stager is not None and not outcome.succeeded:
-            outcome = outcome.with_(text=f"{outcome.text}\n[Nothing in the workspace was changed.]")
-        return Effect(outcome, changes)
 
 
 def _timeout_of(job: Job) -> float:
