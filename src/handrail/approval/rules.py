@@ -469,7 +469,7 @@ class _Index:
         words = set(shell.loose_words(line))
         if isinstance(parsed, shell.Plain):
             words.update(parsed.argv)
-        else:
+        if isinstance(parsed, shell.Unclear) or parsed.wrapper is not None:
             yield from self._unclear[name]
         words.update([word.rpartition("/")[2].casefold() for word in words])
         for word in words:
