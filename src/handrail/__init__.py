@@ -40,6 +40,7 @@ from handrail.errors import (
     WorkspaceError,
 )
 from handrail.executor import Listeners, ToolCall, ToolExecutor
+from handrail.function_tool import tool
 from handrail.guard import FilesystemGuard
 from handrail.outcome import ChangesReport, FullOutput, Reason, ToolOutcome
 from handrail.parked import Answer, ApprovalStore, Grant, GrantPattern, GrantStore, ParkedCall
@@ -108,4 +109,5 @@ __all__ = [
     "Verdict",
     "Workspace",
     "WorkspaceError",
+    "tool",
 ]

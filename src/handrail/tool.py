@@ -170,7 +170,7 @@ def _output_schema(document: Mapping[str, Any] | None, where: str) -> Schema | N
 def _guarded_args(definition: ToolDef, where: str) -> tuple[str, ...]:
     properties = cast("Mapping[str, Any]", definition.parameters.get("properties", {}))
     if definition.path_args is None:
-        return tuple(name for name in properties if _is_customary(name))
+        return tuple(name for name in properties if is_customary_path(name))
     for name in definition.path_args:
         if name not in properties:
             raise ToolDefinitionError(f"{where}: path_args names {name!r}, which is no property of the parameters")
@@ -180,7 +180,8 @@ def _guarded_args(definition: ToolDef, where: str) -> tuple[str, ...]:
     return definition.path_args
 
 
-def _is_customary(name: str) -> bool:
+def is_customary_path(name: str) -> bool:
+    """Whether an argument of this name is guarded as a path where a definition names no path arguments."""
     return name in CUSTOMARY_PATH_ARGS or name.endswith(CUSTOMARY_PATH_ENDINGS)
 
 
