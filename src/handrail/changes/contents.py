@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 
-from handrail.changes import beneath
+from handrail.changes import beneath, faults
 from handrail.errors import ChangeError, UndoUnavailable
 
 _COUNT = b"bytes-in-use"
@@ -127,6 +127,7 @@ class Blobs:
         fd = beneath.open_file(self._fd, partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             sha256, size = fill(fd)
+            faults.point("contents:written")
             if self.touch(sha256):
                 os.unlink(partial, dir_fd=self._fd)
                 self._count(-(reserved or size))

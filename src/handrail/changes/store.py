@@ -452,6 +452,7 @@ class ChangeStore:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+            faults.point("store:written")
             os.rename(partial, name, src_dir_fd=self._area, dst_dir_fd=self._area)
             beneath.flush_name(self._area, os.path.dirname(name).encode() or b".")
         except OSError as error:
