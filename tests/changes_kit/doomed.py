@@ -12,7 +12,7 @@ import sys
 
 import anyio
 
-from handrail.changes import faults
+from handrail import faults
 from handrail.changes.changeset import ChangeSet
 from handrail.changes.store import ChangeStore
 from handrail.errors import ChangeConflict
@@ -57,11 +57,11 @@ def _child(order: dict, out: int) -> None:
         if passed == order["at"]:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    faults.arm(hook)
-    try:
-        _do(order)
-    except ChangeConflict as error:
-        os.write(out, f"!{error}\n".encode())
+    with faults.armed(hook):
+        try:
+            _do(order)
+        except ChangeConflict as error:
+            os.write(out, f"!{error}\n".encode())
 
 
 def _carry_out(order: dict) -> dict:

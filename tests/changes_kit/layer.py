@@ -12,7 +12,7 @@ from handrail.changes.changeset import ChangeSet
 from handrail.changes.store import ChangeStore
 from handrail.sandbox.staging import Moment, read_layer
 
-_PROGRAM = Path(__file__).with_name("operations.py")
+_PROGRAM = Path(__file__).with_name("layer_program.py")
 
 
 def stage(

@@ -138,23 +138,26 @@ def test_a_clock_that_was_set_back_is_noticed(store):
 
 
 def test_a_failed_call_changes_nothing_and_a_refusal_carries_its_reason(store, place, tmp_path):
-    failed = staged_effect(ToolOutcome.error("no"), -1, -1, store.contents, Moment(0, 0))
-    assert failed.changes is None
     upper = tmp_path / "upper"
     upper.mkdir()
-    os.mkfifo(upper / "pipe")
+    (upper / "new").write_text("1")
     fd = os.open(upper, os.O_RDONLY | os.O_DIRECTORY)
-    moment = Moment.now()
-    assert staged_effect(ToolOutcome.ok(""), fd, store.workspace.fd, store.contents, moment).outcome.reason is (
-        Reason.CANNOT_STAGE
-    )
-    assert staged_effect(ToolOutcome.ok(""), fd, store.workspace.fd, None, moment).outcome.reason is Reason.CANNOT_STAGE
+    since = Moment.now()
+    ran = ToolOutcome.ok("it ran")
+
+    def effect(outcome=ran, contents=store.contents):
+        return staged_effect(outcome, fd, store.workspace.fd, contents, since)
+
+    assert effect(ToolOutcome.error("no")).changes is None
+    assert effect(contents=None).outcome.reason is Reason.CANNOT_STAGE
+    assert effect().changes.paths == (b"new",)
+    os.mkfifo(upper / "pipe")
+    assert effect().outcome.reason is Reason.CANNOT_STAGE
     (upper / "pipe").unlink()
     (upper / "a").write_text("theirs")
     (place / "a").write_text("mine")
-    assert staged_effect(ToolOutcome.ok(""), fd, store.workspace.fd, store.contents, moment).outcome.reason is (
-        Reason.CONFLICT
-    )
+    assert effect().outcome.reason is Reason.CONFLICT
+    assert effect().outcome.text.startswith("it ran")
     os.close(fd)
 
 

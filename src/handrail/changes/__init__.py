@@ -8,5 +8,4 @@ store.py       ChangeStore: keeps, commits, recovers, undoes
 commit.py      how a commit goes: compare, prepare, apply, finish or take back
 contents.py    file contents by hash, within a limit
 beneath.py     descriptor-relative file operations
-faults.py      places where a test may kill the process
 """

@@ -32,7 +32,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from handrail.changes import beneath, faults
+from handrail import faults
+from handrail.changes import beneath
 from handrail.changes.beneath import Keep, Seen, hash_of
 from handrail.changes.changeset import Change, ChangeSet, FileState
 from handrail.changes.contents import Blobs

@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 
-from handrail.changes import beneath, faults
+from handrail import faults
+from handrail.changes import beneath
 from handrail.errors import ChangeError, UndoUnavailable
 
 _COUNT = b"bytes-in-use"

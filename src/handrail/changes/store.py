@@ -30,7 +30,8 @@ from typing import Any, Literal, Self
 import anyio
 from anyio import to_thread
 
-from handrail.changes import beneath, faults
+from handrail import faults
+from handrail.changes import beneath
 from handrail.changes import commit as committing
 from handrail.changes.changeset import ChangeSet, FileState
 from handrail.changes.contents import Blobs, StoreFull

@@ -25,7 +25,8 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from handrail.changes import beneath, faults
+from handrail import faults
+from handrail.changes import beneath
 from handrail.changes.beneath import LINK_MODE, Seen
 from handrail.changes.changeset import Change, ChangeSet, FileState
 from handrail.changes.commit import PRIVATE_PREFIX, conflict_at
@@ -78,17 +79,18 @@ def staged_effect(outcome: ToolOutcome, upper: int, workspace: int, contents: Co
     if outcome.status != "ok":
         return Effect(outcome)
     if contents is None:
-        return Effect(_refused("This executor keeps no store for changes; nothing was changed.", Reason.CANNOT_STAGE))
+        return Effect(_refused(outcome, "This executor keeps no store for changes.", Reason.CANNOT_STAGE))
     try:
         return Effect(outcome, read_layer(upper, workspace, contents, since))
     except ChangeConflict as error:
-        return Effect(_refused(f"Conflict: {error}. Nothing was changed.", Reason.CONFLICT))
+        return Effect(_refused(outcome, f"Conflict: {error}.", Reason.CONFLICT))
     except ChangeError as error:
-        return Effect(_refused(f"The changes cannot be staged: {error}. Nothing was changed.", Reason.CANNOT_STAGE))
+        return Effect(_refused(outcome, f"The changes cannot be staged: {error}.", Reason.CANNOT_STAGE))
 
 
-def _refused(text: str, reason: Reason) -> ToolOutcome:
-    return ToolOutcome.error(text, reason)
+def _refused(outcome: ToolOutcome, text: str, reason: Reason) -> ToolOutcome:
+    """The call ran, and its output may say more, but nothing of it becomes real."""
+    return outcome.with_(status="error", text=f"{outcome.text}\n{text} Nothing was changed.".lstrip(), reason=reason)
 
 
 def read_layer(upper: int, workspace: int, contents: Contents, since: Moment) -> ChangeSet:
