@@ -1,5 +1,8 @@
 """Fakes that keep the real promises, and contract checks for what others build.
 
+``check_tool``, ``check_approver``, ``check_journal_store``, ``check_model_client``, ``check_mechanism``: the promises
+of each extension point.
+
 ``ScriptedModel``: a model that says what a script says (``call`` and ``calls`` write one).
 
 ``MemoryJournal``: a journal and approval store in memory. It keeps every promise of
@@ -12,6 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from handrail.approval.grants import MemoryGrants
 from handrail.call import Approved, Checked, Recorded, Reviewed
+from handrail.checks import check_approver as check_approver
+from handrail.checks import check_journal_store as check_journal_store
+from handrail.checks import check_mechanism as check_mechanism
+from handrail.checks import check_model_client as check_model_client
+from handrail.checks import check_tool as check_tool
 from handrail.errors import ApprovalError, JournalError, StaleEpoch
 from handrail.models.scripted import ScriptedModel as ScriptedModel
 from handrail.models.scripted import call as call

@@ -49,9 +49,7 @@ class HandrailAdapter:
         return _invoke(Tool(ToolDef("probe", "Probe.", schema), function))
 
     def timed(self, source: str, directory: str, timeout: float) -> Invoke:
-        definition = ToolDef(
-            "probe", "Probe.", _NO_ARGUMENTS, capability=Capability(writes=True), timeout=timeout
-        )
+        definition = ToolDef("probe", "Probe.", _NO_ARGUMENTS, capability=Capability(writes=True), timeout=timeout)
 
         def invoke(raw: str) -> Answer:
             with Supervisor() as supervisor:
