@@ -369,8 +369,6 @@ class HostBody:
 
     __slots__ = ("_extra", "_function", "_is_async", "_takes_signal", "configuration", "staged")
 
-    walls = "none: it is the host's own code, in its own process"
-
     def __init__(self, function: Handler, definition: ToolDef, *, staged: bool = False) -> None:
         self._function = function
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
@@ -380,6 +378,11 @@ class HostBody:
         self.staged = staged
         name = getattr(function, "__qualname__", type(function).__qualname__)
         self.configuration: JsonObject = {"handler": f"{getattr(function, '__module__', '')}:{name}"}
+
+    @property
+    def walls(self) -> str:
+        """What will hold a call, in words, for whoever is asked about it."""
+        return f"none: it is the host's own code{'; its changes are staged' if self.staged else ''}"
 
     async def run(self, job: Job) -> Effect:
         """Enter the handler with the job's arguments. Exceptions of the handler's propagate to the corridor."""

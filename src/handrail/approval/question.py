@@ -27,8 +27,11 @@ class Sheet:
     complete: bool
 
 
-def sheet(request: ApprovalRequest, *, width: int = 80, whole: bool = False) -> Sheet:
-    """Lay ``request`` out in lines of at most ``width`` columns. ``whole``: leave nothing out, however long."""
+def sheet(request: ApprovalRequest, *, width: int = 80, whole: bool = False, grants: bool = True) -> Sheet:
+    """Lay ``request`` out in lines of at most ``width`` columns.
+
+    ``whole``: leave nothing out, however long. ``grants``: say what a lasting yes would cover, where one may be given.
+    """
     limit = 4_000_000 if whole else 2_000
     title = "Make these changes?" if request.changes is not None else "Run this tool?"
     arguments, complete = arguments_lines(request.arguments, limit)
@@ -53,7 +56,7 @@ def sheet(request: ApprovalRequest, *, width: int = 80, whole: bool = False) -> 
         count = len(request.changes)
         lines += ["", f"changes to {count} {'path' if count == 1 else 'paths'}:", *_barred(diff)]
     lines += ["", f"digest    {request.binding}"]
-    if request.offer is not None and request.can_grant:
+    if grants and request.offer is not None and request.can_grant:
         lines += ["", "a lasting yes would cover, in this session:", *_barred(grant_lines(request.offer))]
     offer_complete = request.offer is None or grant_is_complete(request.offer)
     wrapped = tuple(piece for line in lines for piece in wrapped_line(line, max(width, MINIMUM_WIDTH)))

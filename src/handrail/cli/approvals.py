@@ -69,7 +69,7 @@ def show(
     if json_:
         typer.echo(json.dumps(_row(parked, answer) | {"question": dict(parked.question)}, ensure_ascii=False))
         return
-    laid = sheet(request, width=shutil.get_terminal_size().columns, whole=whole)
+    laid = sheet(request, width=shutil.get_terminal_size().columns, whole=whole, grants=False)
     typer.echo("\n".join(laid.lines))
     if not laid.complete:
         typer.echo("Not all of it is shown: use --whole. Approving it takes --digest with the digest above.")
@@ -89,7 +89,7 @@ def approve(
     with closing(_journal(workspace)) as journal:
         inbox, parked, _ = asyncio.run(_found(journal, approval_id))
         request, _ = asyncio.run(inbox.question(parked.approval_id))
-        laid = sheet(request, width=shutil.get_terminal_size().columns)
+        laid = sheet(request, width=shutil.get_terminal_size().columns, grants=False)
         if digest and digest != parked.binding:
             raise ApprovalError(f"approval {parked.approval_id} has the digest {parked.binding}, not {digest}")
         if not laid.complete and not digest:
