@@ -37,7 +37,9 @@ def bare_true() -> Call:
 
 def bare_python() -> Call:
     def call() -> str:
-        return subprocess.run([sys.executable, "-I", "-S", "-c", CODE], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [sys.executable, "-I", "-S", "-c", CODE], capture_output=True, text=True, check=True
+        ).stdout
 
     return call
 
@@ -170,8 +172,10 @@ def main() -> None:
         print(json.dumps(result, indent=2))
         return
     for name, found in result["results"].items():
-        print(f"{name:<28} p50 {found['p50']:8.3f}  p90 {found['p90']:8.3f}  p99 {found['p99']:8.3f} ms  "
-              f"{found['ratio_to_true']:7.2f} × true   {found['isolates']}")
+        print(
+            f"{name:<28} p50 {found['p50']:8.3f}  p90 {found['p90']:8.3f}  p99 {found['p99']:8.3f} ms  "
+            f"{found['ratio_to_true']:7.2f} × true   {found['isolates']}"
+        )
     for name, why in result["cannot_run"].items():
         print(f"{name:<28} cannot run here: {why}")
 

@@ -14,7 +14,9 @@ def draw(results: Mapping[str, Any], directory: Path) -> None:
     isolation = results.get("isolation", {}).get("result")
     if isolation:
         bars = {name: found["p50"] for name, found in isolation["results"].items()}
-        _write(directory / "isolation.svg", bar_chart("Start isolated code and get its output (median, ms)", bars, "ms"))
+        _write(
+            directory / "isolation.svg", bar_chart("Start isolated code and get its output (median, ms)", bars, "ms")
+        )
     dispatch = results.get("dispatch", {}).get("result")
     if dispatch:
         for kind in ("async_handler", "sync_handler"):
