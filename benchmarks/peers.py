@@ -1,4 +1,4 @@
-"""The environment that the peers are measured in: pinned in ``peers.txt``, made by the first benchmark that needs it."""
+"""The environment that the peers are measured in: pinned in ``peers.txt``, made when it is first needed."""
 
 import os
 import subprocess

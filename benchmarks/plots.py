@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+_FONT = 'font-family="sans-serif" font-size="13"'
 WIDTH, BAR, GAP, LABEL = 760, 22, 10, 230
 
 
@@ -39,7 +40,7 @@ def bar_chart(title: str, bars: Mapping[str, float], unit: str) -> str:
     most = max(bars.values(), default=1.0) or 1.0
     room = WIDTH - LABEL - 90
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="13">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {_FONT}>',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
         f'<text x="8" y="22" font-weight="bold">{escape(title)}</text>',
     ]
