@@ -28,7 +28,7 @@ from handrail.journal.sqlite import SqliteJournal, default_path
 from handrail.registry import ToolRegistry
 from handrail.sandbox.bodies import Cells
 from handrail.sandbox.supervisor import Supervisor
-from handrail.skills import load_skill
+from handrail.skills import Skill, load_skill
 from handrail.tool import Plugin
 from handrail.workspace import Workspace
 
@@ -68,6 +68,7 @@ class House:
     changes: ChangeStore
     journal: SqliteJournal | None
     executor: ToolExecutor
+    skills: tuple[Skill, ...] = ()
     _open: ExitStack = field(default_factory=ExitStack)
 
     def close(self) -> None:
@@ -96,8 +97,9 @@ def open_house(settings: Settings) -> House:
         cells = cells_for(settings, opened.enter_context(supervisor_for(settings)), state)
         registry = ToolRegistry()
         register_plugins(registry, settings.plugins, cells)
-        for file in settings.skills:
-            load_skill(file).register(registry, cells)
+        skills = tuple(load_skill(file) for file in settings.skills)
+        for skill in skills:
+            skill.register(registry, cells)
         executor = ToolExecutor(
             registry,
             workspace=workspace,
@@ -110,7 +112,7 @@ def open_house(settings: Settings) -> House:
             session=settings.session,
         )
         opened.callback(executor.close)
-        return House(settings, workspace, registry, changes, journal, executor, opened.pop_all())
+        return House(settings, workspace, registry, changes, journal, executor, skills, opened.pop_all())
     raise AssertionError("unreachable: nothing above swallows an exception")
 
 

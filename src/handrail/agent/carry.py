@@ -3,7 +3,7 @@
 1. Calls of risk ``safe`` and ``read_only`` that stand side by side run in parallel; every other call runs alone, in
    the order the model gave. So a read after a write sees the write.
 2. The calls of a truncated answer never run.
-3. A failing call ends no other. Results are recorded in call order, in one durable write.
+3. A failing call ends no other. Results are recorded in call order, what ran together in one durable write.
 4. A call whose result is not recorded yet is asked for under its own id: what the journal settled is not run again.
 """
 
@@ -15,7 +15,15 @@ from dataclasses import dataclass
 import anyio
 from anyio import lowlevel
 
-from handrail.agent.events import AgentEvent, CallFinished, CallOutput, CallProgress, CallRunning, CallStarted
+from handrail.agent.events import (
+    AgentEvent,
+    CallFinished,
+    CallOutput,
+    CallProgress,
+    CallRunning,
+    CallStarted,
+    ModelWarned,
+)
 from handrail.agent.transcript import OpenCall, Record, Resulted, Transcript, Waiting, resulted
 from handrail.agent.valves import Valves
 from handrail.call import Checked, Origin, Recorded
@@ -42,15 +50,18 @@ class Carrier:
 
     async def carry_out(self, calls: Sequence[OpenCall]) -> list[str]:
         """Run calls that have no result yet. Returns the approval ids that the run now waits for."""
+        waiting: list[str] = []
+        groups = list(_groups(calls, self._may_run_together))
         outcomes: dict[str, ToolOutcome] = {}
         try:
-            for group in _groups(calls, self._may_run_together):
-                await self._run_group(group, outcomes)
+            while groups:
+                await self._run_group(groups[0], outcomes)
+                waiting += self._record(groups.pop(0), outcomes)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
-                await self._record_cancelled(calls, outcomes)
+                await self._record_cancelled([item for group in groups for item in group], outcomes)
             raise
-        return self._record(calls, outcomes)
+        return waiting
 
     async def settle_interrupted(self, calls: Sequence[OpenCall]) -> list[str]:
         """Go on with the calls that a crash, or a question, left without a result. Returns what is still waited for."""
@@ -58,6 +69,8 @@ class Carrier:
             return await self.carry_out(calls)
         lost = {item.call.call_id: _lost() for item in calls if not item.truncated}
         lost.update((item.call.call_id, _not_run()) for item in calls if item.truncated)
+        for item in calls:
+            self._tell(item, lost[item.call.call_id])
         return self._record(calls, lost)
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -79,9 +92,15 @@ class Carrier:
                 tasks.start_soon(one, item)
 
     async def _run_one(self, item: OpenCall) -> ToolOutcome:
-        if item.truncated:
-            return _not_run()
         self.emit(self._started(item.call))
+        outcome = _not_run() if item.truncated else await self._outcome_of(item)
+        self._tell(item, outcome)
+        return outcome
+
+    def _tell(self, item: OpenCall, outcome: ToolOutcome) -> None:
+        self.emit(CallFinished(item.call.call_id, item.call.name, outcome))
+
+    async def _outcome_of(self, item: OpenCall) -> ToolOutcome:
         if item.approval_id is not None:
             return await self._go_on_with_parked(item.call, item.approval_id)
         origin = Origin(self.run_id, item.step, item.index, item.call.provider_id, "agent")
@@ -132,44 +151,47 @@ class Carrier:
     # ── recording ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _record(self, calls: Sequence[OpenCall], outcomes: dict[str, ToolOutcome]) -> list[str]:
-        """One durable write for all results, then the events that tell of them."""
+        """One durable write for the results of calls that ran together."""
         records: list[Record] = []
-        finished: list[CallFinished] = []
+        noted: list[ModelWarned] = []
         waiting: list[str] = []
         for item in calls:
             outcome = outcomes[item.call.call_id]
-            note = ""
             if outcome.status == "pending" and outcome.approval_id is not None:
                 waiting.append(outcome.approval_id)
                 if outcome.approval_id != item.approval_id:
                     records.append(Waiting(item.call.call_id, outcome.approval_id))
             else:
-                record, note = self._result(item.call, outcome)
+                record = self._result(item.call, outcome)
                 records.append(record)
-            finished.append(CallFinished(item.call.call_id, item.call.name, outcome, note))
+                if record.note:
+                    noted.append(ModelWarned(item.call.call_id, record.note))
         self.transcript.append(*records)
-        for event in finished:
+        for event in noted:
             self.emit(event)
         return waiting
 
-    def _result(self, call: ModelCall, outcome: ToolOutcome) -> tuple[Resulted, str]:
+    def _result(self, call: ModelCall, outcome: ToolOutcome) -> Resulted:
         registered = self.executor.registry.find(call.name)
         harmless = registered is None or registered.tool.definition.risk_level <= RiskLevel.READ_ONLY
         plain = resulted(call.call_id, outcome, changed=outcome.status == "ok" and not harmless)
         note = self.valves.note_for(call, plain)
         record = resulted(call.call_id, outcome, changed=plain.changed, note=note)
         self.valves.see([record])
-        return record, note
+        return record
 
     async def _record_cancelled(self, calls: Sequence[OpenCall], outcomes: dict[str, ToolOutcome]) -> None:
         """Every call gets its one result: what it came to, what the journal knows, or that it did not start."""
         for item in calls:
             call_id = item.call.call_id
-            if call_id not in outcomes and item.approval_id is None:
+            if call_id in outcomes:
+                continue
+            if item.approval_id is None:
                 known = await self.journal.recorded_outcome(call_id)
                 outcomes[call_id] = known if known is not None else self._cancelled(item)
-            elif call_id not in outcomes:
-                outcomes[call_id] = ToolOutcome.pending("Cancelled while it waited.", item.approval_id or "")
+            else:
+                outcomes[call_id] = ToolOutcome.pending("Cancelled while it waited.", item.approval_id)
+            self._tell(item, outcomes[call_id])
         self._record(calls, outcomes)
 
     def _cancelled(self, item: OpenCall) -> ToolOutcome:

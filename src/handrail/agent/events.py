@@ -21,6 +21,7 @@ class RunStarted:
     """A run begins, or goes on (``resumed``)."""
 
     name: ClassVar[str] = "run_started"
+    run_id: str
     workspace: str
     model: str
     tools: tuple[str, ...]
@@ -150,21 +151,31 @@ class CallProgress:
 
 @dataclass(frozen=True, slots=True)
 class CallFinished:
-    """A call came to its outcome. ``note`` is what the loop adds for the model."""
+    """A call came to its outcome."""
 
     name: ClassVar[str] = "call_finished"
     call_id: str
     title: str
     outcome: ToolOutcome
-    note: str = ""
 
     def fields(self) -> JsonDict:
         return {
             "call_id": self.call_id,
             "title": self.title,
             "outcome": {**self.outcome.to_json(), "call_id": self.call_id},
-            "note": self.note,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWarned:
+    """The model is told, with this call's result, that it repeats itself."""
+
+    name: ClassVar[str] = "model_warned"
+    call_id: str
+    text: str
+
+    def fields(self) -> JsonDict:
+        return {"call_id": self.call_id, "text": self.text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +226,7 @@ AgentEvent: TypeAlias = (
     | CallOutput
     | CallProgress
     | CallFinished
+    | ModelWarned
     | Compacted
     | RunEnded
 )

@@ -379,7 +379,9 @@ class _Drive:
     # ── beginnings and ends ──────────────────────────────────────────────────────────────────────────────────
 
     def _announce(self) -> None:
-        self.emit(RunStarted(self.workspace, self.config.model.name, tuple(self.tools.names), self.resumed))
+        self.emit(
+            RunStarted(self.run_id, self.workspace, self.config.model.name, tuple(self.tools.names), self.resumed)
+        )
         if not self.resumed:
             for record in self.transcript.records:
                 if isinstance(record, ContextLoaded):

@@ -1,0 +1,130 @@
+"""The transcript file: a torn tail is cut, other damage is refused by place, one process writes at a time."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from handrail.agent.transcript import (
+    Answered,
+    Asked,
+    Ended,
+    FileTranscripts,
+    Record,
+    Resulted,
+    Summarised,
+    Waiting,
+    decode_lines,
+    encode_line,
+    open_calls_of,
+    started,
+)
+from handrail.agent.valves import StopReason
+from handrail.errors import TranscriptError
+from handrail.models.client import ModelCall, Usage
+
+
+def records() -> list[Record]:
+    call = ModelCall("look", '{"what": "ä"}', "p", "c1")
+    return [
+        started("r1", "/w", "m", "b"),
+        Asked("do it"),
+        Answered("I look.", (call,), "calls", Usage(1, 2, 3, 4), "m"),
+        Waiting("c1", "a1"),
+        Resulted("c1", "ok", None, "seen", "host:look", 1.5, changed=False, edited_arguments={"what": "o"}),
+        Summarised("short", 2, Usage()),
+        Ended("done", ""),
+    ]
+
+
+def test_records_come_back_as_they_were() -> None:
+    raw = b"".join(map(encode_line, records()))
+    found, whole = decode_lines(raw, "file")
+    assert whole == len(raw)
+    assert found[1:] == records()[1:]
+
+
+def test_every_torn_tail_is_cut_and_appending_goes_on(tmp_path: Path) -> None:
+    lines = [encode_line(record) for record in records()]
+    raw = b"".join(lines)
+    store = FileTranscripts(str(tmp_path / "runs"))
+    store.create("r1").close()
+    file = tmp_path / "runs" / "r1.jsonl"
+    for size in range(len(lines[0]), len(raw) + 1, 29):
+        file.write_bytes(raw[:size])
+        transcript = store.open("r1")
+        transcript.append(Ended("done", "again"))
+        transcript.close()
+        after = store.open("r1")
+        after.close()
+        whole = raw[:size].count(b"\n")
+        assert len(after.records) == whole + 1
+        assert after.records[-1] == Ended("done", "again")
+
+
+@pytest.mark.parametrize("number", [0, 2, 4])
+def test_damage_elsewhere_is_refused_by_line(tmp_path: Path, number: int) -> None:
+    lines = [encode_line(record) for record in records()]
+    lines[number] = b"\0" * len(lines[number][:-1]) + b"\n"
+    with pytest.raises(TranscriptError, match=rf"file:{number + 1}:"):
+        decode_lines(b"".join(lines), "file")
+
+
+def test_records_that_break_the_rules_are_refused() -> None:
+    first, asked, answered, waiting, result, *_ = records()
+    for broken in (
+        [asked],
+        [first, result],
+        [first, answered, result, result],
+        [first, answered, asked],
+        [first, answered, answered],
+        [first, first],
+    ):
+        with pytest.raises(TranscriptError):
+            decode_lines(b"".join(map(encode_line, broken)), "file")
+    assert open_calls_of([first, answered, waiting])[0].approval_id == "a1"
+
+
+def test_one_process_writes_a_run_at_a_time(tmp_path: Path) -> None:
+    store = FileTranscripts(str(tmp_path / "runs"))
+    transcript = store.create("r1")
+    transcript.append(*records())
+    with pytest.raises(TranscriptError, match="in use by another process"):
+        store.open("r1")
+    transcript.close()
+    store.open("r1").close()
+
+
+def test_the_directory_and_files_are_private_and_ids_are_no_paths(tmp_path: Path) -> None:
+    store = FileTranscripts(str(tmp_path / "runs"))
+    store.create("r1").close()
+    assert os.stat(tmp_path / "runs").st_mode & 0o777 == 0o700
+    assert os.stat(tmp_path / "runs" / "r1.jsonl").st_mode & 0o777 == 0o600
+    for name in ("../r1", "r1/..", "", "a" * 65, "r1\n"):
+        with pytest.raises(TranscriptError):
+            store.open(name)
+
+
+def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
+    store = FileTranscripts(str(tmp_path / "runs"))
+    store.create("r1").close()
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "runs" / "r2.jsonl").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError):
+        store.create("r2")
+    with pytest.raises(OSError):
+        store.open("r2")
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+def test_lone_surrogates_of_a_broken_provider_do_not_stop_the_record() -> None:
+    line = encode_line(Asked("\ud800"))
+    assert json.loads(line)["text"] == "?"
+
+
+def test_the_reasons_to_stop_are_a_closed_list() -> None:
+    assert sorted(StopReason) == [
+        "awaiting_approval", "cancelled", "consecutive_errors", "cycle", "done", "errors", "max_turns", "model_failed",
+        "refused", "repeated_call", "tokens", "truncated", "wall_time",
+    ]  # fmt: skip
