@@ -6,17 +6,17 @@ BIN    := $(VENV)/bin
 EXTRAS := mcp,openai,anthropic,postgres
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-.PHONY: demo test lint types contracts check format clean
+.PHONY: demo test lint types contracts docs bench check format clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Handrail needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet -e .
 	touch $@
 
 $(VENV)/.developed: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --group dev
+	$(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]' --group dev
 	touch $@
 
 demo: $(VENV)/.installed
@@ -34,6 +34,12 @@ types: $(VENV)/.developed
 
 contracts: $(VENV)/.developed
 	$(BIN)/lint-imports
+
+docs: $(VENV)/.developed
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: $(VENV)/.developed
+	$(BIN)/python benchmarks/run.py
 
 check: lint types contracts test
 

@@ -1,29 +1,33 @@
-"""``undo``: take back what an earlier call changed, through the corridor like any other change.
+"""undo: take back what earlier calls changed. A call like any other: staged, reviewed, committed, and undoable itself.
 
-It is not among the tools a model is offered: a host, or the person at the command line, gives it.
+It needs the store that knows the calls, so a door that offers it makes it with :func:`undo_tool`. It is not among the
+tools that a model is given unless the host registers it.
 """
 
 from typing import Any, Protocol
 
 from handrail.changes.changeset import ChangeSet
-from handrail.errors import ToolError, UndoUnavailable
-from handrail.outcome import ToolOutcome
-from handrail.tool import Capability, Effect, RiskLevel, Tool, ToolDef
-
-
-class Undoable(Protocol):
-    """Remembers what calls changed."""
-
-    def inverse_of(self, call_id: str) -> ChangeSet: ...
-
+from handrail.errors import ChangeConflict, UndoUnavailable
+from handrail.outcome import Reason, ToolOutcome
+from handrail.tool import Capability, Effect, Plugin, RiskLevel, Tool, ToolDef
 
 DEFINITION = ToolDef(
     name="undo",
-    description="Take back the changes of an earlier call.",
+    description=(
+        "Take back what earlier calls changed in the workspace: all of it, or nothing where a file changed since."
+    ),
     parameters={
         "type": "object",
-        "properties": {"call_id": {"type": "string", "minLength": 1}},
-        "required": ["call_id"],
+        "properties": {
+            "calls": {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1},
+                "minItems": 1,
+                "uniqueItems": True,
+                "description": "The ids of the calls.",
+            }
+        },
+        "required": ["calls"],
         "additionalProperties": False,
     },
     risk_level=RiskLevel.MUTATION,
@@ -32,14 +36,30 @@ DEFINITION = ToolDef(
 )
 
 
-def undo_tool(store: Undoable) -> Tool:
-    """The tool over ``store``. It stages the inverse; files that changed since then are a conflict at the commit."""
+class History(Protocol):
+    """What was committed, as an undo needs it: a :class:`~handrail.changes.store.ChangeStore`."""
 
-    def undo(arguments: dict[str, Any]) -> Effect:
+    def inverse_of(self, *call_ids: str) -> ChangeSet: ...
+
+
+def undo_tool(history: History) -> Tool:
+    """The tool, for one store."""
+
+    def execute(args: dict[str, Any]) -> Effect:
+        calls = args["calls"]
         try:
-            changes = store.inverse_of(arguments["call_id"])
+            inverse = history.inverse_of(*calls)
+        except ChangeConflict as error:
+            return Effect(ToolOutcome.error(f"Conflict: {error}. Nothing was changed.", Reason.CONFLICT))
         except UndoUnavailable as error:
-            raise ToolError(str(error)) from None
-        return Effect(ToolOutcome.ok(f"Took back {len(changes)} changes of call {arguments['call_id']}."), changes)
+            return Effect(ToolOutcome.error(f"Cannot undo: {error}."))
+        paths = len(inverse)
+        text = f"Took back {len(calls)} call{'s' * (len(calls) > 1)}: {paths} path{'s' * (paths != 1)}."
+        return Effect(ToolOutcome.ok(text), inverse)
 
-    return Tool(DEFINITION, undo, staged=True)
+    return Tool(DEFINITION, execute, staged=True)
+
+
+def undo_plugin(history: History) -> Plugin:
+    """``builtin:undo``."""
+    return Plugin("builtin", (undo_tool(history),), "built in")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from handrail.errors import ChangeConflict
 from handrail.schema import digest_of
 
 FileKind = Literal["file", "directory", "link"]
@@ -112,6 +113,24 @@ class ChangeSet:
     def inverted(self) -> "ChangeSet":
         """The ChangeSet that takes this one back."""
         return ChangeSet(tuple(change.inverted() for change in self.changes))
+
+    def then(self, later: "ChangeSet") -> "ChangeSet":
+        """Both, one after the other, as one ChangeSet; what comes out as it was is left out.
+
+        Raises :class:`~handrail.errors.ChangeConflict` where ``later`` does not begin with what this one leaves.
+        """
+        joined = {change.path: change for change in self.changes}
+        broken: list[bytes] = []
+        for change in later.changes:
+            earlier = joined.get(change.path)
+            if earlier is not None and earlier.after != change.before:
+                broken.append(change.path)
+            joined[change.path] = change if earlier is None else Change(change.path, earlier.before, change.after)
+        if broken:
+            names = ", ".join(repr(path.decode("utf-8", "surrogateescape")) for path in broken)
+            raise ChangeConflict(f"changed in between: {names}", tuple(broken))
+        kept = (joined[path] for path in sorted(joined))
+        return ChangeSet(tuple(change for change in kept if change.before != change.after))
 
     def to_json(self) -> list[dict[str, Any]]:
         """Plain JSON data."""

@@ -49,16 +49,12 @@ Fate = Literal["committed", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """One committed call. ``at`` is seconds since 1970. ``gone`` says why an undo is no longer possible, else empty.
-
-    ``undoes`` names the call that this one took back.
-    """
+    """One committed call. ``at`` is seconds since 1970. ``gone`` says why an undo is no longer possible, else empty."""
 
     call_id: str
     at: float
     changes: ChangeSet
     gone: str = ""
-    undoes: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data."""
@@ -68,7 +64,6 @@ class Committed:
             "digest": self.changes.digest,
             "changes": self.changes.to_json(),
             "gone": self.gone,
-            "undoes": self.undoes,
         }
 
     @classmethod
@@ -79,7 +74,6 @@ class Committed:
             at=data["at"],
             changes=ChangeSet.from_json(data["changes"]),
             gone=data["gone"],
-            undoes=data["undoes"],
         )
 
 
@@ -179,7 +173,6 @@ class ChangeStore:
         *,
         begun: Callable[[], Awaitable[None]],
         ended: Callable[[], Awaitable[None]],
-        undoes: str = "",
     ) -> None:
         """Make the changes real, all or none. A call whose changes are real already is not applied again.
 
@@ -194,7 +187,7 @@ class ChangeStore:
                 await ended()
                 return
             steps = committing.steps_of(changes)
-            entry, prepared = await to_thread.run_sync(self._prepare, call_id, changes, steps, undoes)
+            entry, prepared = await to_thread.run_sync(self._prepare, call_id, changes, steps)
             with anyio.CancelScope(shield=True):
                 try:
                     await begun()
@@ -206,14 +199,14 @@ class ChangeStore:
             await self.drop(call_id)
 
     def _prepare(
-        self, call_id: str, changes: ChangeSet, steps: tuple[committing.Step, ...], undoes: str
+        self, call_id: str, changes: ChangeSet, steps: tuple[committing.Step, ...]
     ) -> tuple[Committed, committing.Prepared]:
         self._require_contents(changes)
         keep = _BeforeContents(self._blobs)
         faults.point("commit:compare")
         compared = committing.compare(self._root, steps, keep)
         prepared = committing.prepare(self._root, self._private, steps, compared, self._blobs)
-        entry = Committed(call_id=call_id, at=self._clock(), changes=changes, gone=keep.gone, undoes=undoes)
+        entry = Committed(call_id=call_id, at=self._clock(), changes=changes, gone=keep.gone)
         return entry, prepared
 
     def _record_and_apply(self, record: _Record, steps: tuple[committing.Step, ...]) -> None:
@@ -314,20 +307,27 @@ class ChangeStore:
             (Committed.from_json(data["entry"]) for data in found if data is not None), key=lambda item: item.at
         )
 
-    def inverse_of(self, call_id: str) -> ChangeSet:
-        """The changes that take ``call_id`` back.
+    def inverse_of(self, *call_ids: str) -> ChangeSet:
+        """The changes that take these calls back, the latest first, as one ChangeSet.
 
         Raises :class:`~handrail.errors.UndoUnavailable` for a call that changed nothing here, or whose contents were
-        given up; the text says why.
+        given up (the text says why), and :class:`~handrail.errors.ChangeConflict` where another call changed the same
+        files in between.
         """
+        entries = [self._undoable(call_id) for call_id in dict.fromkeys(call_ids)]
+        inverse = ChangeSet()
+        for entry in sorted(entries, key=lambda entry: entry.at, reverse=True):
+            inverse = inverse.then(entry.changes.inverted())
+        self._require_contents(inverse)
+        return inverse
+
+    def _undoable(self, call_id: str) -> Committed:
         entry = self.find(call_id)
         if entry is None:
             raise UndoUnavailable(f"no change of a call {call_id!r} is remembered for this workspace")
         if entry.gone:
             raise UndoUnavailable(f"call {call_id} can no longer be undone: {entry.gone}")
-        inverse = entry.changes.inverted()
-        self._require_contents(inverse)
-        return inverse
+        return entry
 
     # ── limits ───────────────────────────────────────────────────────────────────────────────────────────────
 

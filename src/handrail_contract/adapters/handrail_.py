@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from handrail.approval.decision import AlwaysApprove
 from handrail.approval.inbox import Inbox, InboxApprover
+from handrail.changes.store import ChangeStore
 from handrail.executor import ToolExecutor
 from handrail.function_tool import tool
 from handrail.journal.sqlite import SqliteJournal
@@ -16,18 +17,19 @@ from handrail.registry import ToolRegistry
 from handrail.sandbox.bodies import CellBody, Cells
 from handrail.sandbox.supervisor import InlineCode, Supervisor
 from handrail.tool import Capability, Tool, ToolDef
+from handrail.workspace import Workspace
 from handrail_cell.wire import Limits
 from handrail_contract.adapter import Answer, Invoke
 
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def _invoke(made: Tool, *, workspace: str | None = None) -> Invoke:
+def _invoke(made: Tool, *, workspace: str | None = None, changes: ChangeStore | None = None) -> Invoke:
     registry = ToolRegistry()
     name = registry.register(made).model_name
 
     def invoke(raw: str) -> Answer:
-        with ToolExecutor(registry, workspace=workspace, approver=AlwaysApprove()) as executor:
+        with ToolExecutor(registry, workspace=workspace, approver=AlwaysApprove(), changes=changes) as executor:
             outcome = executor.execute_sync(name, raw)
         return Answer(outcome.text, not outcome.succeeded)
 
@@ -52,14 +54,19 @@ class HandrailAdapter:
         definition = ToolDef("probe", "Probe.", _NO_ARGUMENTS, capability=Capability(writes=True), timeout=timeout)
 
         def invoke(raw: str) -> Answer:
-            with Supervisor() as supervisor:
+            with (
+                Supervisor() as supervisor,
+                Workspace(directory) as workspace,
+                tempfile.TemporaryDirectory() as state,
+                ChangeStore(os.path.join(state, "private"), workspace) as changes,
+            ):
                 body = CellBody(
                     Cells(supervisor),
                     lambda job: InlineCode(source, "probe"),
                     capability=definition.capability,
                     limits=Limits(),
                 )
-                return _invoke(Tool(definition, body=body), workspace=directory)(raw)
+                return _invoke(Tool(definition, body=body), workspace=directory, changes=changes)(raw)
 
         return invoke
 
