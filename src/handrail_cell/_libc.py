@@ -17,6 +17,10 @@ COLUMN = {"x86_64": 0, "aarch64": 1}.get(MACHINE)
 """Which column of the number table is ours; ``None`` on an architecture that we have no table for."""
 
 _libc = ctypes.PyDLL(None, use_errno=True) if LINUX else None
+_mmap = _libc.mmap if _libc is not None else None
+if _mmap is not None:
+    _mmap.restype = ctypes.c_void_p
+    _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
@@ -66,6 +70,7 @@ PR_GET_TID_ADDRESS = 40
 
 PROT_READ_WRITE = 3
 MAP_SHARED = 1
+MAP_ANONYMOUS = 0x20
 M_ARENA_MAX = -8
 
 
@@ -172,13 +177,11 @@ def clone(flags: int) -> tuple[int, int]:
     return pid, _pidfd_slot.value
 
 
-def map_shared(fd: int, length: int) -> int:
-    """Map ``length`` bytes of ``fd``, shared and writable. Returns the address."""
-    assert _libc is not None
-    function = _libc.mmap
-    function.restype = ctypes.c_void_p
-    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    address = function(None, length, PROT_READ_WRITE, MAP_SHARED, fd, 0)
+def map_shared(fd: int | None, length: int) -> int:
+    """Map ``length`` bytes of ``fd`` (``None``: of nothing), shared and writable. Returns the address."""
+    assert _mmap is not None
+    flags = MAP_SHARED if fd is not None else MAP_SHARED | MAP_ANONYMOUS
+    address = _mmap(None, length, PROT_READ_WRITE, flags, -1 if fd is None else fd, 0)
     if address in (None, ctypes.c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), "mmap")
     return address

@@ -179,7 +179,7 @@ def resources_reduced(ground: Ground) -> str:
     job = ground.job
     job["processes"] += _tasks_of_user()
     resources(ground)
-    ground.job["environment"]["TMPDIR"] = ground.job["environment"]["HOME"] = ground.scratch
+    job["environment"] = {**job["environment"], "TMPDIR": ground.scratch, "HOME": ground.scratch}
     if job["cwd"] == "/tmp":
         job["cwd"] = ground.scratch
     return "as in the full tier, but the total of processes is the user's"

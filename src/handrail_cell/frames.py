@@ -8,7 +8,8 @@ Host and zygote speak over a sequenced-packet socket, one message at a time; hos
 - *ended* (zygote to host, same place): :data:`ENDED`, what ``wait4`` said.
 - *ready*, *confined*, *failed* (cell to host, on the job stream): a :data:`FRAME` head and text. All of them are
   written by trusted code before a byte of the tool's runs; after *confined* the stream is closed.
-- *job* (host to cell): :data:`JOB` head, then ``meta`` (JSON), ``source`` and ``input``; descriptors ride with the
+- *job* (host to cell): :data:`JOB` head, then ``meta`` (JSON, the same for every call with one
+  profile), ``name`` (a file name, or JSON of argv and cwd), ``source`` and ``input``; descriptors ride with the
   head.
 - *result*: left by the cell in the result memory: :data:`RESULT` head and a body. Untrusted: any code in the cell can
   write there.
@@ -26,7 +27,7 @@ ENDED_MAGIC = b"endd"
 FRAME = struct.Struct("=cI")
 READY, CONFINED, FAILED = b"R", b"C", b"X"
 
-JOB = struct.Struct("=4sIII")  # magic, bytes of meta, source, input
+JOB = struct.Struct("=4sIIII")  # magic, bytes of meta, name, source, input
 JOB_MAGIC = b"job1"
 JOB_DESCRIPTORS = 4  # workspace, then stdin, stdout, stderr of a long-lived program
 

@@ -13,6 +13,10 @@ ADDRESS_SPACE_FACTOR = 8
 instead, and address space only at this multiple, so that shared mappings stay bounded between two looks of the host."""
 
 
+CEILINGS = {kind: resource.getrlimit(kind)[1] for kind in range(16)}
+"""The hard limits this process was born with: asked once, in the warm parent."""
+
+
 def table(
     *, cpu_s: float, memory_bytes: int, processes: int, file_bytes: int, open_files: int, may_exec: bool
 ) -> list[tuple[int, int]]:
@@ -30,15 +34,13 @@ def table(
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
         (resource.RLIMIT_RTPRIO, 0),
+        (resource.RLIMIT_STACK, STACK),
     ]
 
 
 def apply(values: list[tuple[int, int]]) -> None:
     """Set each limit, never above the hard limit that is already there."""
     for kind, wanted in values:
-        ceiling = resource.getrlimit(kind)[1]
+        ceiling = CEILINGS[kind]
         value = wanted if ceiling == resource.RLIM_INFINITY else min(wanted, ceiling)
         resource.setrlimit(kind, (value, value))
-    ceiling = resource.getrlimit(resource.RLIMIT_STACK)[1]
-    stack = STACK if ceiling == resource.RLIM_INFINITY else min(STACK, ceiling)
-    resource.setrlimit(resource.RLIMIT_STACK, (stack, stack))

@@ -25,8 +25,13 @@ class ResultMemory:
 
     __slots__ = ("_address",)
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int | None) -> None:
+        """Map the host's memory; with ``None``, memory that nobody reads."""
         self._address = _libc.map_shared(descriptor, frames.RESULT_BYTES)
+
+    def clear(self) -> None:
+        """Leave nothing, as at first."""
+        _libc.store(self._address, bytes(frames.RESULT.size))
 
     def leave(self, kind: int, body: bytes) -> None:
         """Leave one result. What does not fit is not left at all."""

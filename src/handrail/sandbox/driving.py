@@ -13,17 +13,17 @@ from typing import Any, Literal
 
 from handrail.errors import SandboxError, SandboxUnavailable
 from handrail.sandbox.ending import Leavings, Verdict, Watched, exit_of, limit_met, read_leavings
+from handrail.sandbox.enforced import report_of
 from handrail.sandbox.lookout import INTERVAL_S, Lookout, is_full
 from handrail.sandbox.output import KeptOutput
 from handrail.sandbox.profile import SandboxProfile
-from handrail.sandbox.programs import CellResult, InlineCode, Program, ShellCommand, StagedLayer
-from handrail.sandbox.report import report_of
-from handrail.sandbox.zygotes import ParkedCell, Zygote, default_path, hear_ready, hear_zygote, read_frame
+from handrail.sandbox.programs import CellResult, InlineCode, Program, StagedLayer
+from handrail.sandbox.zygotes import SCRATCH, ParkedCell, Zygote, hear_ready, hear_zygote, read_frame
 from handrail_cell import frames
 from handrail_cell.wire import LimitName
 
 CHUNK = 1 << 16
-SCRATCH = "/tmp"  # noqa: S108 - the cell's own, an empty tmpfs
+METAS_KEPT = 256
 AFTER_KILL_S = 5.0
 
 
@@ -79,16 +79,33 @@ class Run:
             self.upper = -1
 
 
-def encode_job(program: Program, profile: SandboxProfile) -> tuple[bytes, bytes]:
-    """The job as the cell reads it: head with metadata, and the tool's own bytes."""
+def encode_job(program: Program, profile: SandboxProfile) -> bytes:
+    """The job as the cell reads it: metadata of the profile, a name, and the tool's own bytes."""
+    if isinstance(program, InlineCode):
+        meta = _meta_of(profile, "inline")
+        name, source = program.filename.encode("utf-8", "replace"), program.source.encode("utf-8", "surrogatepass")
+        input_json = program.input_json
+    else:
+        meta = _meta_of(profile, "shell")
+        name, source, input_json = json.dumps({"argv": program.argv, "cwd": program.cwd}).encode(), b"", b""
+    head = frames.JOB.pack(frames.JOB_MAGIC, len(meta), len(name), len(source), len(input_json))
+    return b"".join((head, meta, name, source, input_json))
+
+
+def _meta_of(profile: SandboxProfile, kind: str) -> bytes:
+    """The profile as JSON, remembered for the profiles used last: tools keep theirs from call to call."""
+    known = _METAS.get((id(profile), kind))
+    if known is not None and known[0] is profile:
+        return known[1]
     limits = profile.limits
-    home = {"HOME": SCRATCH, "TMPDIR": SCRATCH, "LANG": "C.UTF-8", "PATH": default_path(), "MALLOC_ARENA_MAX": "2"}
+    shown = profile.workspace if profile.access != "none" else None
     meta: dict[str, Any] = {
-        "workspace": profile.workspace if profile.access != "none" else None,
+        "kind": kind,
+        "workspace": shown,
         "access": profile.access,
-        "exec": profile.exec or isinstance(program, ShellCommand),
-        "environment": {**home, **profile.environment},
-        "cwd": (profile.workspace if profile.access != "none" else None) or SCRATCH,
+        "exec": profile.exec or kind == "shell",
+        "environment": dict(profile.environment),
+        "cwd": shown or SCRATCH,
         "cpu_s": limits.cpu_s,
         "memory_bytes": limits.memory_bytes,
         "processes": limits.processes,
@@ -96,14 +113,14 @@ def encode_job(program: Program, profile: SandboxProfile) -> tuple[bytes, bytes]
         "file_bytes": limits.file_bytes,
         "open_files": limits.open_files,
     }
-    source = input_json = b""
-    if isinstance(program, InlineCode):
-        source, input_json = program.source.encode("utf-8", "surrogatepass"), program.input_json
-        meta |= {"kind": "inline", "filename": program.filename}
-    else:
-        meta |= {"kind": "shell", "argv": program.argv, "cwd": program.cwd or meta["cwd"]}
-    head = json.dumps(meta).encode()
-    return frames.JOB.pack(frames.JOB_MAGIC, len(head), len(source), len(input_json)) + head, source + input_json
+    if len(_METAS) >= METAS_KEPT:
+        _METAS.clear()
+    encoded = json.dumps(meta).encode()
+    _METAS[id(profile), kind] = (profile, encoded)
+    return encoded
+
+
+_METAS: dict[tuple[int, str], tuple[SandboxProfile, bytes]] = {}
 
 
 def send_job(run: Run, program: Program, stdio: tuple[int, ...] = ()) -> None:
@@ -111,7 +128,7 @@ def send_job(run: Run, program: Program, stdio: tuple[int, ...] = ()) -> None:
     profile = run.profile
     mounted = profile.workspace is not None and profile.access != "none" and run.zygote.key.tier == "full"
     given = [*([run.zygote.mount(profile.workspace or "")] if mounted else []), *stdio]
-    data = b"".join(encode_job(program, profile))
+    data = encode_job(program, profile)
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", given))] if given else []
     try:
         sent = run.cell.job.sendmsg([memoryview(data)[:CHUNK]], ancillary)
@@ -144,7 +161,7 @@ def drive(run: Run) -> None:
 
 def await_walls(run: Run) -> None:
     """Until the walls of a long-lived program stand, or it is certain that they never will."""
-    poll = _poll_of(run)
+    poll = _poll_of(run, hear_walls=True)
     while run.confined is None and run.verdict is None:
         for fd, events in poll.poll(_patience_ms(run)):
             _hear(run, fd, events, poll)
@@ -153,9 +170,11 @@ def await_walls(run: Run) -> None:
         raise SandboxError("a cell ended before its walls stood; nothing of the call was run")
 
 
-def _poll_of(run: Run) -> select.poll:
+def _poll_of(run: Run, *, hear_walls: bool = False) -> select.poll:
+    """The walls' frames are read in the end, when nobody waits for them: every wake costs a turn."""
     poll = select.poll()
-    poll.register(run.cell.job.fileno(), select.POLLIN | (select.POLLOUT if run.pending else 0))
+    if run.pending or run.lookout is not None or hear_walls:
+        poll.register(run.cell.job.fileno(), select.POLLIN | (select.POLLOUT if run.pending else 0))
     poll.register(run.cell.status.fileno(), select.POLLIN)
     return poll
 
@@ -263,9 +282,9 @@ def result_of(run: Run) -> CellResult:
     leavings = read_memory(run.cell.memory)
     code, killed_by = exit_of(verdict, leavings)
     limit: LimitName | None = None
-    if run.killed_for is None:
+    if code != 0 and run.killed_for is None:
         limit = limit_met(run.profile.limits, verdict, leavings, _watched(run))
-    else:
+    elif run.killed_for is not None:
         code, killed_by = None, signal.SIGKILL.value
         limit = None if run.killed_for in ("cancel", "output callback") else run.killed_for
     upper, run.upper = run.upper, -1

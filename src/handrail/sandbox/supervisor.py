@@ -22,9 +22,9 @@ from anyio import from_thread, to_thread
 from handrail.errors import SandboxError, SandboxUnavailable
 from handrail.sandbox.driving import Run, await_walls, drive, read_memory, result_of, send_job
 from handrail.sandbox.ending import Verdict, exit_of
+from handrail.sandbox.enforced import report_of
 from handrail.sandbox.profile import SandboxProfile
 from handrail.sandbox.programs import CellResult, InlineCode, Program, ShellCommand, StagedLayer
-from handrail.sandbox.report import report_of
 from handrail.sandbox.zygotes import Zygote, ZygoteKey, finish_park, hear_zygote, needed_top
 from handrail.tool import Signal
 from handrail_cell import frames
@@ -56,6 +56,8 @@ class Supervisor:
         self._refill = threading.Condition()
         self._refiller: threading.Thread | None = None
         self._hungry: list[Zygote] = []
+        self._used: list[Run] = []
+        self._busy = False
         _EVERY.add(self)
 
     # -- calls
@@ -129,8 +131,8 @@ class Supervisor:
             drive(run)
             return result_of(run)
         finally:
-            run.close()
-            self._want_refill(zygote)
+            run.cell.kill()
+            self._tidy(run, zygote)
 
     def spawn(self, program: ShellCommand, profile: SandboxProfile) -> "CellProcess":
         """Start a long-lived program with pipes of its own. The wall clock is off; every other limit holds.
@@ -205,11 +207,23 @@ class Supervisor:
             finish_park(cell, 30.0)
             zygote.ready.append(cell)
 
-    def _want_refill(self, zygote: Zygote) -> None:
-        if len(zygote.ready) >= self._pool_size or zygote.dead or self._closed:
-            return
+    def idle(self, profile: SandboxProfile) -> bool:
+        """Whether everything used is closed and as many cells as wished for are parked: nothing is being done."""
+        zygote = self._zygote_for(profile)
         with self._refill:
-            if zygote not in self._hungry:
+            return not self._used and not self._busy and len(zygote.ready) >= self._pool_size
+
+    def _tidy(self, run: Run, zygote: Zygote) -> None:
+        """Leave closing to the thread that refills: taking a mount namespace apart takes time nobody should wait
+        for.
+        """
+        with self._refill:
+            self._used.append(run)
+        self._want_refill(zygote)
+
+    def _want_refill(self, zygote: Zygote) -> None:
+        with self._refill:
+            if zygote not in self._hungry and not zygote.dead and not self._closed:
                 self._hungry.append(zygote)
             if self._refiller is None:
                 self._refiller = threading.Thread(target=self._keep_parked, name="handrail-cells", daemon=True)
@@ -219,11 +233,18 @@ class Supervisor:
     def _keep_parked(self) -> None:
         while True:
             with self._refill:
-                while not self._hungry:
+                self._busy = False
+                while not self._hungry and not self._used:
                     if self._closed:
                         return
                     self._refill.wait()
-                zygote = self._hungry.pop()
+                used, self._used = self._used, []
+                self._busy = True
+                zygote = self._hungry.pop() if self._hungry else None
+            for run in used:
+                run.close()
+            if zygote is None:
+                continue
             with contextlib.suppress(SandboxError, OSError):
                 while len(zygote.ready) < self._pool_size and not zygote.dead and not self._closed:
                     cell = zygote.begin_park()

@@ -26,6 +26,7 @@ from handrail_cell.namespaces import TOPS
 from handrail_cell.wire import Tier
 
 START_SECONDS = 30.0
+SCRATCH = "/tmp"  # noqa: S108 - the cell's own, an empty tmpfs
 MOUNTS_AT_ONCE = 4
 WORKSPACES_KEPT = 8
 THREAD_LIMITS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -158,6 +159,14 @@ class Zygote:
             "tops": self.key.tops,
             "path": library_path(),
             "scratch_base": self._scratch_base,
+            "environment": {
+                "HOME": SCRATCH,
+                "TMPDIR": SCRATCH,
+                "LANG": "C.UTF-8",
+                "PATH": default_path(),
+                "MALLOC_ARENA_MAX": "2",
+            }
+            | (dict.fromkeys(THREAD_LIMITS, "1") if self.key.preload else {}),
         }
         alive = os.pidfd_open(os.getpid())
         try:

@@ -1,0 +1,69 @@
+"""A thousand calls, some of them crashing, leave everything where it was."""
+
+import os
+import time
+
+import psutil
+import pytest
+
+from handrail.sandbox.profile import SandboxProfile
+from handrail.sandbox.supervisor import InlineCode, ShellCommand, Supervisor
+from handrail_cell.wire import Limits
+
+CALLS = (
+    InlineCode("result = 1"),
+    InlineCode("import ctypes; ctypes.string_at(0)"),
+    InlineCode("import os; os._exit(3)"),
+    InlineCode("raise SystemExit('x' * 100)"),
+    InlineCode("1 / 0"),
+    InlineCode("open('/tmp/f', 'wb').write(bytes(100000)); print('x' * 10000)"),
+)
+COMMAND = ShellCommand(("/bin/sh", "-c", "sleep 1000 & (setsid sleep 1000 &) ; kill -9 $$"))
+
+
+def standing(supervisor: Supervisor) -> dict[str, int]:
+    """What could leak: descriptors of host, keeper and zygote; their children and zombies; mounts; name spaces."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        found = {"host": len(os.listdir("/proc/self/fd")), "mounts": len(file.readlines())}
+    children = psutil.Process().children(recursive=True)
+    found["zombies"] = sum(child.status() == psutil.STATUS_ZOMBIE for child in children)
+    keepers = [child for child in children if child.ppid() == os.getpid()]
+    for keeper in keepers:
+        found["keeper"] = keeper.num_fds()
+        (zygote,) = keeper.children()
+        found["zygote"] = zygote.num_fds()
+    found["processes"] = len(children)
+    found["tmp"] = len(os.listdir("/tmp"))
+    found["shm"] = len(os.listdir("/dev/shm"))
+    return found
+
+
+def settled(supervisor: Supervisor, profile: SandboxProfile, like: dict[str, int] | None = None) -> dict[str, int]:
+    """Wait until the pool is full again and what was used is closed, then count."""
+    deadline = time.monotonic() + 60
+    while True:
+        now = standing(supervisor) if supervisor.idle(profile) else None
+        if now is not None and (like is None or now == like):
+            return now
+        if time.monotonic() > deadline:
+            return now or standing(supervisor)
+        time.sleep(0.02)
+
+
+@pytest.mark.walls
+@pytest.mark.slow
+@pytest.mark.promise("cell:leaks:thousand-calls-leave-nothing")
+def test_a_thousand_calls_leave_descriptors_zombies_mounts_files_and_memory_where_they_were(tmp_path):
+    with Supervisor(pool_size=2) as supervisor:
+        profile = SandboxProfile(workspace=str(tmp_path), access="stage", limits=Limits(wall_s=60))
+        for call in CALLS:
+            supervisor.run_sync(call, profile)
+        before = settled(supervisor, profile)
+        memory = psutil.Process().memory_info().rss
+        for number in range(1000):
+            result = supervisor.run_sync(COMMAND if number % 50 == 0 else CALLS[number % len(CALLS)], profile)
+            if result.staged is not None:
+                result.staged.close()
+        assert settled(supervisor, profile, before) == before
+        assert psutil.Process().memory_info().rss - memory < 4 << 20
+        assert os.listdir(tmp_path) == []
