@@ -12,6 +12,9 @@ approval/      policy, approvers, grants        journal/  intent, outcome, recov
 builtins/ mcp/ agent/ models/ adapters/ cli/    tools, servers, the loop, and the doors
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from handrail.approval.decision import (
     AlwaysApprove,
     ApprovalRequest,
@@ -38,6 +41,7 @@ from handrail.errors import (
     ToolDefinitionError,
     ToolError,
     WorkspaceError,
+    WriteRefused,
 )
 from handrail.executor import Listeners, ToolCall, ToolExecutor
 from handrail.function_tool import tool
@@ -48,6 +52,27 @@ from handrail.registry import ToolRegistry
 from handrail.schema import Schema
 from handrail.tool import Body, Capability, Effect, Job, Plugin, Replay, RiskLevel, Signal, Tool, ToolDef
 from handrail.workspace import Workspace
+
+if TYPE_CHECKING:  # these load pydantic, so they are loaded when they are first asked for
+    from handrail.inline import (
+        ChangeTracker,
+        InlineTool,
+        InlineToolExecutor,
+        InlineToolResult,
+        Invocation,
+        SkillContext,
+        ToolSource,
+    )
+
+_LATER = {
+    "ChangeTracker": "handrail.inline",
+    "InlineTool": "handrail.inline",
+    "InlineToolExecutor": "handrail.inline",
+    "InlineToolResult": "handrail.inline",
+    "Invocation": "handrail.inline",
+    "SkillContext": "handrail.inline",
+    "ToolSource": "handrail.inline",
+}
 
 __all__ = [
     "AlwaysApprove",
@@ -62,6 +87,7 @@ __all__ = [
     "Capability",
     "Change",
     "ChangeSet",
+    "ChangeTracker",
     "ChangesReport",
     "Checked",
     "ConfigurationError",
@@ -75,6 +101,10 @@ __all__ = [
     "GrantPattern",
     "GrantStore",
     "HandrailError",
+    "InlineTool",
+    "InlineToolExecutor",
+    "InlineToolResult",
+    "Invocation",
     "Job",
     "Listeners",
     "Modify",
@@ -97,6 +127,7 @@ __all__ = [
     "RiskTable",
     "Schema",
     "Signal",
+    "SkillContext",
     "Tool",
     "ToolCall",
     "ToolDef",
@@ -105,9 +136,17 @@ __all__ = [
     "ToolExecutor",
     "ToolOutcome",
     "ToolRegistry",
+    "ToolSource",
     "Unavailable",
     "Verdict",
     "Workspace",
     "WorkspaceError",
+    "WriteRefused",
     "tool",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'handrail' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)

@@ -331,6 +331,8 @@ class _Reading:
         mapping = self._mapping(item, "a capability", names, ())
         given: dict[str, bool] = {}
         for name, value in () if mapping is None else mapping.items.items():
+            if name not in names:
+                continue  # reported as unknown
             if isinstance(value.plain, bool):
                 given[name] = value.plain
             else:
@@ -358,6 +360,8 @@ class _Reading:
         mapping = self._mapping(item, "limits", names, ())
         given: dict[str, Any] = {}
         for name, value in () if mapping is None else mapping.items.items():
+            if name not in names:
+                continue  # reported as unknown
             number = _amount(name, value.plain)
             most = getattr(CEILING, name)
             if number is None:
@@ -460,7 +464,7 @@ def _amount(name: str, value: Any) -> float | int | None:
 
 def _place_of(tool: strictyaml.Mapping, message: str) -> Place:
     """The key that a refused definition speaks of; the tool itself when it names none."""
-    for key in ("output_schema", "parameters", "path_args", "path argument", "replay_key", "replay"):
+    for key in ("output_schema", "path_args", "path argument", "parameters", "replay_key", "replay"):
         item = tool.items.get(key.replace("path argument", "path_args"))
         if key in message and item is not None:
             return item.place

@@ -141,7 +141,7 @@ class CellBody:
             result = await self._cells.supervisor.run(
                 self._program(job), profile, on_output=on_output, cancel=job.signal
             )
-            outcome = outcome_of(result, profile.limits, tail=self._tail, kept=spill.kept())
+            outcome = outcome_of(result, profile.limits, tail=self._tail, kept=spill.kept(result.output, self._tail))
             return await self._effect(job, result, outcome, since)
         finally:
             spill.close()
@@ -279,17 +279,23 @@ class _Spill:
             self._open()
             data = bytes(self._held)
             self._held.clear()
-        self._digest.update(data)
-        while data:
-            data = data[os.write(self._fd, data) :]
+        self._write(data)
 
-    def kept(self) -> FullOutput | None:
-        """The file, if there is one."""
+    def kept(self, output: bytes, tail: Tail | None) -> FullOutput | None:
+        """The file, if there is one; made now for an output of many short lines that ``tail`` cuts."""
+        if self._fd < 0 and self._directory and tail is not None and len(output.splitlines()) > tail.lines:
+            self._open()
+            self._write(bytes(self._held))
         return FullOutput(self._path, self._size, self._digest.hexdigest()) if self._fd >= 0 else None
 
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
+
+    def _write(self, data: bytes) -> None:
+        self._digest.update(data)
+        while data:
+            data = data[os.write(self._fd, data) :]
 
     def _open(self) -> None:
         parent = open_private_directory(self._directory)

@@ -27,6 +27,7 @@ from handrail_cell.wire import Tier
 
 START_SECONDS = 30.0
 SCRATCH = "/tmp"  # noqa: S108 - the cell's own, an empty tmpfs
+PRELOAD_SECONDS = 300.0  # importing a large library for the first time, on a busy machine
 MOUNTS_AT_ONCE = 4
 WORKSPACES_KEPT = 8
 THREAD_LIMITS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -180,11 +181,12 @@ class Zygote:
         self.landlock_abi = answer["landlock"]
 
     def _hear(self, link: socket.socket) -> tuple[dict[str, Any], list[int]]:
-        link.settimeout(START_SECONDS)
+        patience = PRELOAD_SECONDS if self.key.preload else START_SECONDS
+        link.settimeout(patience)
         try:
             data, fds, _, _ = socket.recv_fds(link, 1 << 16, 1)
         except TimeoutError:
-            raise SandboxError(f"a zygote did not start within {START_SECONDS:g} s") from None
+            raise SandboxError(f"a zygote did not start within {patience:g} s") from None
         finally:
             link.settimeout(None)
         answer: dict[str, Any] = json.loads(data) if data else {"failed": self._last_words()}
