@@ -73,7 +73,8 @@ class ServerSpec:
     Exactly one of ``command`` (argv) and ``url`` is set. ``env`` is its whole environment besides a fixed ``PATH``;
     ``env_from`` names variables that are copied from ours. ``workspace``, ``read``, ``write`` and ``network`` are what
     the walls let through. ``allowed`` are the tools that are offered (``None``: all). ``timeout`` is seconds for one
-    call, ``start_timeout`` for the start and the first answer. ``max_message_bytes`` bounds one message of the server.
+    call, ``start_timeout`` for the start and the first answer. ``max_message_bytes`` bounds one message of the server;
+    ``memory_bytes``, ``processes`` and ``cpu_s`` bound its cell.
     """
 
     name: str
@@ -87,6 +88,7 @@ class ServerSpec:
     sandbox: Sandbox = "cell"
     memory_bytes: int | None = None
     processes: int | None = None
+    cpu_s: int | None = None
     url: str = ""
     token_env: str = ""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -220,6 +222,7 @@ def _server(name: str, table: "_Table", workspace: str | None) -> ServerSpec:
         sandbox=cast("Sandbox", table.word("sandbox", ("cell", "none"), "cell")),
         memory_bytes=table.count("memory_bytes"),
         processes=table.count("processes"),
+        cpu_s=table.count("cpu_s"),
         url=url,
         token_env=table.text("token_env"),
         headers=table.text_map("headers"),

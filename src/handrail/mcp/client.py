@@ -499,13 +499,19 @@ class McpServers:
 
     async def __aenter__(self) -> Self:
         try:
-            for server in self.servers:
-                await server.start()
+            await self._start_all()
         except BaseException:
             await self._close()
             raise
         refuse_collisions(self.servers)
         return self
+
+    async def _start_all(self) -> None:
+        """All at once; every start has ended, well or not, before the first failure is raised."""
+        started = await asyncio.gather(*(server.start() for server in self.servers), return_exceptions=True)
+        for failure in started:
+            if failure is not None:
+                raise failure
 
     async def __aexit__(self, *about: object) -> None:
         await self._close()

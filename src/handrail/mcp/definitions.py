@@ -10,11 +10,11 @@ The raw JSON stays the authority: it is what is pinned, compared, shown and vali
 """
 
 import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from handrail.approval.render import is_hidden
 from handrail.errors import ToolDefinitionError
 from handrail.mcp.catalog import ServerSpec
 from handrail.mcp.cost import refuse_explosive
@@ -147,13 +147,8 @@ def hidden_characters(value: Any) -> set[str]:
 
 
 def _is_hidden(character: str) -> bool:
-    """Control, format, private, surrogate and unassigned characters, separators, and fillers that draw nothing."""
-    if character in _VISIBLE_SPACE:
-        return False
-    code = ord(character)
-    filler = code in (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0)
-    variation = 0xFE00 <= code <= 0xFE0E or 0xE0100 <= code <= 0xE01EF or 0x180B <= code <= 0x180F
-    return filler or variation or unicodedata.category(character) in ("Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp")
+    """What a screen would not show; line ends and tabs are no secret in a description of several lines."""
+    return character not in _VISIBLE_SPACE and is_hidden(character)
 
 
 def _document(given: Mapping[str, Any]) -> dict[str, Any]:

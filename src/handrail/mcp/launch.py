@@ -42,11 +42,13 @@ class Launcher(Protocol):
     async def launch(self, spec: ServerSpec) -> Launched: ...
 
 
-def environment_of(spec: ServerSpec, ours: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The server's whole environment: a fixed ``PATH``, what the catalog says, and the variables it names of ours."""
-    here = os.environ if ours is None else ours
-    named = {name: here[name] for name in spec.env_from if name in here}
-    return {"PATH": BASE_PATH, "LANG": "C.UTF-8"} | named | dict(spec.env)
+BASE_ENVIRONMENT = {"PATH": BASE_PATH, "LANG": "C.UTF-8"}
+
+
+def environment_of(spec: ServerSpec, *, base: Mapping[str, str] = BASE_ENVIRONMENT) -> dict[str, str]:
+    """The server's whole environment: ``base``, the variables of ours that the catalog names, and what it sets."""
+    named = {name: os.environ[name] for name in spec.env_from if name in os.environ}
+    return dict(base) | named | dict(spec.env)
 
 
 class PlainLauncher:

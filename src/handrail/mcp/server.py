@@ -1,0 +1,313 @@
+"""Our registry and executor as an MCP server, in both protocol eras. A door: every call enters the corridor.
+
+What a client sees of an outcome: ``ok`` is a result; ``error``, ``unknown`` and ``pending`` are results with
+``isError`` and a text that says which. The outcome's own fields stand in ``_meta`` under ``handrail/outcome``.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any, Protocol, cast
+
+import mcp_types as types
+from mcp import MCPError
+from mcp.server import Server
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel.server import NotificationOptions
+from mcp.server.models import InitializationOptions
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+from mcp.shared.subscriptions import ToolsListChanged
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import TypeAdapter
+
+from handrail.call import Origin, RegisteredTool, new_call_id
+from handrail.executor import Listeners, ToolExecutor
+from handrail.mcp.approvals import CURRENT, Ask, Exchange
+from handrail.outcome import Reason, ToolOutcome
+from handrail.schema import digest_of
+from handrail.tool import RiskLevel
+
+log = logging.getLogger("handrail.mcp")
+
+META_KEY = "handrail/outcome"
+MAX_WAITING = 1000
+MAX_VALUE_BYTES = 4 * 1024 * 1024
+_BLOCK: TypeAdapter[types.ContentBlock] = TypeAdapter(types.ContentBlock)
+_CAN_ELICIT = types.ClientCapabilities(elicitation=types.ElicitationCapability())
+
+Context = ServerRequestContext[Any, Any]
+
+
+class Naming(Protocol):
+    """Under which name a tool is offered, or ``None`` where it is not."""
+
+    def __call__(self, registered: RegisteredTool) -> str | None: ...
+
+
+def model_names(registered: RegisteredTool) -> str | None:
+    """The name that every model provider accepts."""
+    return registered.model_name
+
+
+class CorridorServer:
+    """Offers an executor's tools.
+
+    ``naming`` decides which tools are offered under which names. ``ask_client``: whether approvals are asked for at a
+    client that can elicit (the executor's approver is then a :class:`~handrail.mcp.approvals.ClientApprover`).
+    """
+
+    def __init__(
+        self,
+        executor: ToolExecutor,
+        *,
+        name: str = "handrail",
+        naming: Naming = model_names,
+        ask_client: bool = True,
+    ) -> None:
+        self._executor = executor
+        self._naming = naming
+        self._ask_client = ask_client
+        self._waiting: dict[str, Exchange] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._bus = InMemorySubscriptionBus()
+        self._sessions: dict[int, Context] = {}
+        self.server: Server[Any] = Server(
+            name,
+            version=version("handrail"),
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+            on_subscriptions_listen=ListenHandler(self._bus),
+            get_tool_input_schema=self._input_schema,
+            lifespan=self._lifespan,
+        )
+
+    def options(self) -> InitializationOptions:
+        """What a client of the handshake era is told."""
+        return self.server.create_initialization_options(NotificationOptions(tools_changed=True))
+
+    async def tools_changed(self) -> None:
+        """Tell every client that listens."""
+        await self._bus.publish(ToolsListChanged())
+        for context in list(self._sessions.values()):
+            try:
+                await context.session.send_tool_list_changed()
+            except Exception as error:  # noqa: BLE001 - a client that left is no reason to keep the news from others
+                log.debug("a client could not be told of new tools: %s", error)
+
+    @asynccontextmanager
+    async def _lifespan(self, server: Server[Any]) -> AsyncGenerator[dict[str, Any]]:
+        try:
+            yield {}
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+
+    # ── listing ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _offered(self) -> dict[str, RegisteredTool]:
+        named = ((self._naming(item), item) for item in self._executor.registry)
+        return {name: item for name, item in named if name is not None}
+
+    def _input_schema(self, name: str) -> Mapping[str, Any] | None:
+        found = self._find(name)
+        return None if found is None else found.tool.parameters
+
+    def _find(self, name: str) -> RegisteredTool | None:
+        found = self._executor.registry.find(name)
+        if found is not None and self._naming(found) == name:
+            return found
+        return self._offered().get(name)
+
+    async def _list(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        if not modern:
+            self._sessions = {id(context.session): context}
+        tools = [_declared(name, item, modern=modern) for name, item in sorted(self._offered().items())]
+        return types.ListToolsResult(tools=tools)
+
+    # ── calling ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _call(
+        self, context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        if params.request_state is not None:
+            return await self._go_on(params)
+        if not self._ask_client or not context.session.check_client_capability(_CAN_ELICIT):
+            return await self._carry_out(context, params, None)
+        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            return await self._carry_out(context, params, _asking(context))
+        return await self._begin(context, params)
+
+    async def _carry_out(
+        self, context: Context, params: types.CallToolRequestParams, ask: Ask | None
+    ) -> types.CallToolResult:
+        """One call through the corridor."""
+        found = self._find(params.name)
+        token = CURRENT.set(ask)
+        listeners, report = _progress(context)
+        try:
+            outcome = await self._executor.execute(
+                found.canonical_id if found is not None else params.name,
+                params.arguments or {},
+                call_id=new_call_id(),
+                origin=Origin(door="mcp", provider_call_id=str(context.request_id)),
+                listeners=listeners,
+            )
+        finally:
+            CURRENT.reset(token)
+            if report is not None:
+                await report()
+        if outcome.reason is Reason.UNKNOWN_TOOL:
+            raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name}")
+        return result_of(outcome, found, modern=context.protocol_version in MODERN_PROTOCOL_VERSIONS)
+
+    async def _begin(
+        self, context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        """A call that may ask: it runs in a task of its own, which outlives the request that began it."""
+        exchange = Exchange(_fingerprint(params))
+
+        async def run() -> None:
+            try:
+                exchange.finish(await self._carry_out(context, params, exchange.ask))
+            except asyncio.CancelledError:
+                exchange.finish(None, MCPError(code=types.INTERNAL_ERROR, message="The call was cancelled"))
+                raise
+            except Exception as error:  # noqa: BLE001 - raised again in the request that waits
+                exchange.finish(None, error)
+            finally:
+                self._waiting.pop(exchange.state, None)
+
+        task = asyncio.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return self._held(exchange, await exchange.moved())
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
+    async def _go_on(self, params: types.CallToolRequestParams) -> types.CallToolResult | types.InputRequiredResult:
+        """The client's reply to a question. Each state is good for one reply, to its own call."""
+        exchange = self._waiting.pop(params.request_state or "", None)
+        if exchange is None or exchange.fingerprint != _fingerprint(params):
+            if exchange is not None:
+                exchange.reply(None)
+            raise MCPError(code=types.INVALID_PARAMS, message="This request state is unknown, used or another call's")
+        exchange.reply(params.input_responses)
+        return self._held(exchange, await exchange.moved())
+
+    def _held(
+        self, exchange: Exchange, moved: types.CallToolResult | types.InputRequiredResult
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        if isinstance(moved, types.InputRequiredResult):
+            if len(self._waiting) >= MAX_WAITING:
+                self._waiting.pop(next(iter(self._waiting))).reply(None)
+            self._waiting[exchange.state] = exchange
+        return moved
+
+
+def _fingerprint(params: types.CallToolRequestParams) -> str:
+    return digest_of({"name": params.name, "arguments": params.arguments or {}})
+
+
+def _asking(context: Context) -> Ask:
+    """Before 2026-07-28: a request of ours, while the client's own is open."""
+
+    async def ask(question: types.ElicitRequestFormParams) -> types.ElicitResult:
+        return await context.session.elicit_form(
+            question.message, question.requested_schema, related_request_id=context.request_id
+        )
+
+    return ask
+
+
+def _progress(context: Context) -> tuple[Listeners, Callable[[], Any] | None]:
+    """Pass progress on to a client that asked for it, in order, from whatever thread it comes."""
+    if context.meta is None or context.meta.get("progress_token") is None:
+        return Listeners(), None
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[tuple[float, float | None, str] | None] = asyncio.Queue()
+
+    def hear(done: float, total: float | None, message: str) -> None:
+        loop.call_soon_threadsafe(queue.put_nowait, (done, total, message))
+
+    async def send() -> None:
+        while (step := await queue.get()) is not None:
+            await context.session.report_progress(step[0], step[1], step[2] or None)
+
+    task = asyncio.create_task(send())
+
+    async def finish() -> None:
+        loop.call_soon(queue.put_nowait, None)
+        await asyncio.wait([task])
+
+    return Listeners(on_progress=hear), finish
+
+
+# ── shapes, pure ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _declared(name: str, registered: RegisteredTool, *, modern: bool) -> types.Tool:
+    definition = registered.tool.definition
+    output = definition.output.document if definition.output is not None else None
+    if output is not None and not modern and output.get("type") != "object":
+        output = None  # before 2026-07-28 a structured result is an object
+    risk = definition.risk_level
+    return types.Tool(
+        name=name,
+        description=definition.description,
+        input_schema=definition.schema.document,
+        output_schema=output,
+        annotations=types.ToolAnnotations(
+            read_only_hint=risk <= RiskLevel.READ_ONLY, destructive_hint=risk >= RiskLevel.DESTRUCTIVE
+        ),
+    )
+
+
+def result_of(outcome: ToolOutcome, registered: RegisteredTool | None, *, modern: bool) -> types.CallToolResult:
+    """An outcome as a result of ``tools/call``. Only a call that happened, with a result that holds, is no error."""
+    failed = outcome.status != "ok" or outcome.invalid_output
+    content: list[types.ContentBlock] = [types.TextContent(text=_worded(outcome))]
+    content += [_BLOCK.validate_python(dict(block), by_name=False) for block in outcome.content]
+    structured = None if failed else _structured(outcome, registered, modern=modern)
+    if structured is _TOO_LARGE:
+        content.append(types.TextContent(text="[The structured result is too large to be passed on.]"))
+        structured, failed = None, True
+    meta = {
+        "status": outcome.status,
+        "reason": outcome.reason.value if outcome.reason is not None else None,
+        "callId": outcome.call_id,
+        "approvalId": outcome.approval_id,
+        "truncated": outcome.truncated,
+    }
+    details: dict[str, Any] = {} if structured is None else {"structured_content": structured}
+    return types.CallToolResult(content=content, is_error=failed, _meta=cast("Any", {META_KEY: meta}), **details)
+
+
+_TOO_LARGE = object()
+
+
+def _structured(outcome: ToolOutcome, registered: RegisteredTool | None, *, modern: bool) -> Any:
+    """The value, where the tool declared its shape and the era can carry it."""
+    if registered is None or registered.tool.definition.output is None:
+        return None
+    value: Any = outcome.value
+    if not modern and type(value) is not dict:
+        return None
+    if outcome.truncated and len(json.dumps(value)) > MAX_VALUE_BYTES:
+        return _TOO_LARGE
+    return value
+
+
+def _worded(outcome: ToolOutcome) -> str:
+    if outcome.status == "unknown":
+        return f"[Outcome unknown: it may or may not have happened. Do not simply call again.]\n{outcome.text}"
+    if outcome.status == "pending":
+        return f"[Not done yet.]\n{outcome.text}"
+    return outcome.text
