@@ -4,13 +4,14 @@ Everything in :class:`Settings` is trusted: it comes from the command line or fr
 the workspace.
 """
 
+import importlib
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import platformdirs
 
@@ -25,6 +26,7 @@ from handrail.changes.store import ChangeStore
 from handrail.errors import ConfigurationError
 from handrail.executor import ToolExecutor
 from handrail.journal.sqlite import SqliteJournal, default_path
+from handrail.mcp.catalog import load_catalog
 from handrail.registry import ToolRegistry
 from handrail.sandbox.bodies import Cells
 from handrail.sandbox.supervisor import Supervisor
@@ -82,8 +84,10 @@ class House:
         self.close()
 
 
-def open_house(settings: Settings) -> House:
+def open_house(settings: Settings, *, approver: Approver | None = None) -> House:
     """Build and open everything that ``settings`` asks for; on failure nothing stays open.
+
+    ``approver`` answers instead of whom ``settings`` names: for doors that ask in a way of their own.
 
     Raises :class:`~handrail.errors.ConfigurationError` naming what cannot work and how to mend it.
     """
@@ -100,10 +104,13 @@ def open_house(settings: Settings) -> House:
         skills = tuple(load_skill(file) for file in settings.skills)
         for skill in skills:
             skill.register(registry, cells)
+        decider = approver if approver is not None else approver_for(settings)
+        if settings.mcp:
+            opened.enter_context(joined_mcp(settings, registry, workspace, cells.supervisor, decider))
         executor = ToolExecutor(
             registry,
             workspace=workspace,
-            approver=approver_for(settings),
+            approver=decider,
             policy=policy_for(settings, workspace),
             journal=journal,
             grants=journal,
@@ -114,6 +121,29 @@ def open_house(settings: Settings) -> House:
         opened.callback(executor.close)
         return House(settings, workspace, registry, changes, journal, executor, skills, opened.pop_all())
     raise AssertionError("unreachable: nothing above swallows an exception")
+
+
+@contextmanager
+def joined_mcp(
+    settings: Settings, registry: ToolRegistry, workspace: Workspace, supervisor: Supervisor, approver: Approver
+) -> Generator[None]:
+    """Start the chosen MCP servers, in a thread that keeps their connections, and register their tools.
+
+    What speaks the protocol is an optional extra, so it is imported when a server was asked for.
+    """
+    joining: Any = importlib.import_module("handrail.mcp.joining")
+    specs = load_catalog(settings.mcp_config, workspace=workspace.path).select(settings.mcp)
+    servers = joining.servers_for(
+        specs,
+        supervisor=supervisor,
+        workspace=workspace,
+        approver=approver,
+        state=platformdirs.user_state_dir("handrail"),
+        weaker=settings.allow_weaker_walls,
+    )
+    with servers.in_thread():
+        joining.register_servers(registry, servers)
+        yield
 
 
 def policy_for(settings: Settings, workspace: Workspace) -> Policy:

@@ -92,4 +92,3 @@ class CelledServer:
         code, signal = await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
         await anyio.to_thread.run_sync(self._process.close)
         return code if code is not None else -(signal or 0)
-

@@ -185,7 +185,7 @@ class McpServer:
             over.set()
 
     def _cannot_open(self, raised: Exception) -> Exception:
-        error = _first_of(raised)
+        error = first_of(raised)
         if isinstance(error, SandboxError):
             return error
         return ServerUnavailable(f"the MCP server {self.spec.name!r} cannot be used: {error}{self._words()}")
@@ -453,7 +453,7 @@ class McpBody:
         return Effect(await self._server.call(self._definition, job))
 
 
-def _first_of(error: BaseException) -> BaseException:
+def first_of(error: BaseException) -> BaseException:
     """What went wrong first, inside the groups that task groups make of it."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]

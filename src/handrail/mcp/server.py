@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any, Protocol, cast
 
+import anyio
 import mcp_types as types
 from mcp import MCPError
 from mcp.server import Server
@@ -42,12 +43,12 @@ Context = ServerRequestContext[Any, Any]
 
 
 class Naming(Protocol):
-    """Under which name a tool is offered, or ``None`` where it is not."""
+    """Under which name a tool is offered."""
 
-    def __call__(self, registered: RegisteredTool) -> str | None: ...
+    def __call__(self, registered: RegisteredTool) -> str: ...
 
 
-def model_names(registered: RegisteredTool) -> str | None:
+def model_names(registered: RegisteredTool) -> str:
     """The name that every model provider accepts."""
     return registered.model_name
 
@@ -55,8 +56,10 @@ def model_names(registered: RegisteredTool) -> str | None:
 class CorridorServer:
     """Offers an executor's tools.
 
-    ``naming`` decides which tools are offered under which names. ``ask_client``: whether approvals are asked for at a
+    ``naming`` decides under which names tools are offered; ``hidden`` ones are not listed, and a call of one is told
+    why by its outcome. ``ask_client``: whether approvals are asked for at a
     client that can elicit (the executor's approver is then a :class:`~handrail.mcp.approvals.ClientApprover`).
+    Requests for tools wait until ``ready`` is set.
     """
 
     def __init__(
@@ -65,10 +68,13 @@ class CorridorServer:
         *,
         name: str = "handrail",
         naming: Naming = model_names,
+        hidden: Callable[[RegisteredTool], bool] = lambda _: False,
         ask_client: bool = True,
     ) -> None:
         self._executor = executor
         self._naming = naming
+        self._hidden = hidden
+        self.ready = anyio.Event()
         self._ask_client = ask_client
         self._waiting: dict[str, Exchange] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,8 +116,7 @@ class CorridorServer:
     # ── listing ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _offered(self) -> dict[str, RegisteredTool]:
-        named = ((self._naming(item), item) for item in self._executor.registry)
-        return {name: item for name, item in named if name is not None}
+        return {self._naming(item): item for item in self._executor.registry}
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
         found = self._find(name)
@@ -124,10 +129,12 @@ class CorridorServer:
         return self._offered().get(name)
 
     async def _list(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        await self.ready.wait()
         modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         if not modern:
             self._sessions = {id(context.session): context}
-        tools = [_declared(name, item, modern=modern) for name, item in sorted(self._offered().items())]
+        shown = [(name, item) for name, item in sorted(self._offered().items()) if not self._hidden(item)]
+        tools = [_declared(name, item, modern=modern) for name, item in shown]
         return types.ListToolsResult(tools=tools)
 
     # ── calling ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -135,6 +142,7 @@ class CorridorServer:
     async def _call(
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
+        await self.ready.wait()
         if params.request_state is not None:
             return await self._go_on(params)
         if not self._ask_client or not context.session.check_client_capability(_CAN_ELICIT):
@@ -298,7 +306,7 @@ def _structured(outcome: ToolOutcome, registered: RegisteredTool | None, *, mode
     if registered is None or registered.tool.definition.output is None:
         return None
     value: Any = outcome.value
-    if not modern and type(value) is not dict:
+    if not modern and not isinstance(cast("object", value), dict):
         return None
     if outcome.truncated and len(json.dumps(value)) > MAX_VALUE_BYTES:
         return _TOO_LARGE
