@@ -64,6 +64,7 @@ def test_the_status_is_what_the_kernel_says(supervisor, source, code, killed_by)
     assert (result.exit_code, result.signal) == (code, killed_by)
 
 
+@pytest.mark.promise("cell:limits:each-names-itself")
 @pytest.mark.parametrize(
     ("source", "limits", "name"),
     [
@@ -99,6 +100,7 @@ def test_the_workspace_is_at_its_own_path_and_as_writable_as_granted(supervisor,
             assert os.listdir(layer.upper_fd) == ["new"]
 
 
+@pytest.mark.promise("cell:kill:nothing-survives-the-call")
 def test_what_a_command_leaves_running_is_gone_when_it_ends(supervisor, tmp_path):
     text = "trap '' TERM; nohup setsid sleep 1000 & (setsid sleep 1000 &); echo $$ > pid; exit 3"
     result = shell(supervisor, text, workspace=str(tmp_path), access="write")

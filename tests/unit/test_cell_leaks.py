@@ -33,8 +33,8 @@ def standing(supervisor: Supervisor) -> dict[str, int]:
         (zygote,) = keeper.children()
         found["zygote"] = zygote.num_fds()
     found["processes"] = len(children)
-    found["tmp"] = len(os.listdir("/tmp"))
-    found["shm"] = len(os.listdir("/dev/shm"))
+    for directory in ("/tmp", "/dev/shm"):
+        found[directory] = sum(name.startswith("handrail-") for name in os.listdir(directory))
     return found
 
 
