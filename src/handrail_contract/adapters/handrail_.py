@@ -44,6 +44,9 @@ class HandrailAdapter:
     settings = "defaults: @tool, ToolDef; code that must be stopped runs in a cell; SqliteJournal; InboxApprover"
     parses_json = True
 
+    def __init__(self) -> None:
+        self._supervisor = Supervisor()  # one for the process, as in a host
+
     def typed(self, function: Callable[..., Any]) -> Invoke:
         return _invoke(tool(function))
 
@@ -53,22 +56,14 @@ class HandrailAdapter:
     def timed(self, source: str, directory: str, timeout: float) -> Invoke:
         definition = ToolDef("probe", "Probe.", _NO_ARGUMENTS, capability=Capability(writes=True), timeout=timeout)
 
-        def invoke(raw: str) -> Answer:
-            with (
-                Supervisor() as supervisor,
-                Workspace(directory) as workspace,
-                tempfile.TemporaryDirectory() as state,
-                ChangeStore(os.path.join(state, "private"), workspace) as changes,
-            ):
-                body = CellBody(
-                    Cells(supervisor),
-                    lambda job: InlineCode(source, "probe"),
-                    capability=definition.capability,
-                    limits=Limits(),
-                )
-                return _invoke(Tool(definition, body=body), workspace=directory, changes=changes)(raw)
-
-        return invoke
+        changes = ChangeStore(os.path.join(tempfile.mkdtemp(), "private"), Workspace(directory))
+        body = CellBody(
+            Cells(self._supervisor),
+            lambda job: InlineCode(source, "probe"),
+            capability=definition.capability,
+            limits=Limits(),
+        )
+        return _invoke(Tool(definition, body=body), workspace=directory, changes=changes)
 
     def approve_then_swap(self, approved: str, swapped: str, function: Callable[[str], str]) -> None:
         registry = ToolRegistry()
