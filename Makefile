@@ -36,7 +36,7 @@ contracts: $(VENV)/.developed
 	$(BIN)/lint-imports
 
 docs: $(VENV)/.developed
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.developed
 	$(BIN)/python benchmarks/run.py

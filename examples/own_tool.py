@@ -22,7 +22,7 @@ def main() -> None:
     registry = ToolRegistry()
     registry.register(count_words)
     with tempfile.TemporaryDirectory() as directory:
-        Path(directory, "poem.txt").write_text("the sea the sea the open sea")
+        Path(directory, "poem.txt").write_text("a small boat on a very calm sea")
         with ToolExecutor(registry, workspace=directory, approver=AlwaysApprove()) as executor:
             print(executor.execute_sync("count_words", '{"path": "poem.txt", "at_least": 4}').text)
             print(executor.execute_sync("count_words", '{"path": "poem.txt", "at_least": "4"}').text)
