@@ -20,7 +20,7 @@ from handrail.approval.question import columns, wrapped_line
 ASK = str(Path(__file__).with_name("ask.py"))
 CASES = cases("rendering")
 READY = "e edit · v view all"
-WAIT = 25
+WAIT = 60
 
 
 class Screen:
