@@ -12,15 +12,16 @@ order; everything else here carries out one step of it.
 
 import asyncio
 import difflib
+import inspect
 import json
 import logging
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar, Token
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -69,6 +70,7 @@ from handrail.workspace import AnyPath, Workspace
 log = logging.getLogger("handrail")
 
 RawArguments = str | bytes | Mapping[str, Any]
+OutputReviewer = Callable[[Checked, ToolOutcome], ToolOutcome | Awaitable[ToolOutcome]]
 MAX_EDITS = 10
 MAX_EDITED_CHARACTERS = 2_000
 
@@ -128,7 +130,8 @@ class ToolExecutor:
     ``max_output_bytes``: how much text of one outcome the model reads; ``spill_directory`` keeps the whole.
     ``max_parallel``: how many calls run at once in one event loop. ``approval_ttl``: seconds an approval stays open.
     ``session`` and ``grants``: whose lasting approvals count here, and where they are kept (default: a session of this
-    executor's own, kept in memory).
+    executor's own, kept in memory). ``review_output``: a function that may change or withhold what a tool said, before
+    the model reads it; what the tool did stays done.
     """
 
     def __init__(
@@ -148,6 +151,7 @@ class ToolExecutor:
         mask_values: bool = False,
         session: str = "",
         grants: GrantStore | None = None,
+        review_output: OutputReviewer | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.registry = registry
@@ -164,6 +168,7 @@ class ToolExecutor:
         self._approval_ttl = approval_ttl
         self._mask_values = mask_values
         self.session = session or new_call_id()
+        self._review_output = review_output
         self._grants: GrantStore = grants if grants is not None else MemoryGrants()
         self._clock = clock
         self._slots = _Slots(max_parallel)
@@ -408,7 +413,9 @@ class ToolExecutor:
             faults.point("call.body.enter")
             effect = await tool.body.run(job)
             faults.point("call.body.left")
-            return effect
+            return (
+                effect if self._review_output is None else await _reviewed_output(self._review_output, checked, effect)
+            )
         except ToolError as error:
             return Effect(ToolOutcome.error(str(error)))
         except (PathEscape, PathUnusable) as error:
@@ -650,7 +657,27 @@ class ToolExecutor:
         recorded, effect = await self._carry_out(walk, approved)
         return await self._commit(walk, Reviewed(recorded, answer.by), effect)
 
+    def _objection(self, walk: _Walk, parked: ParkedCall) -> ToolOutcome | None:
+        """Why an approval of changes counts no longer: the call could not be made so today, or policy says no."""
+        proposed = self._propose(walk, parked.arguments, _origin_of(parked))
+        checked = proposed if isinstance(proposed, ToolOutcome) else self._check(walk, proposed)
+        if isinstance(checked, ToolOutcome):
+            return checked
+        verdict = self._policy.decide(checked)
+        if verdict.decision == "deny":
+            return _denied(verdict)
+        if checked.binding(self._policy.version) != parked.binding:
+            return ToolOutcome.error(
+                "The tool or the policy changed after this was approved. Its changes were dropped; call it again.",
+                Reason.APPROVAL_EXPIRED,
+            )
+        return None
+
     async def _commit_parked(self, walk: _Walk, parked: ParkedCall, recorded: Recorded, by: str) -> ToolOutcome:
+        objection = self._objection(walk, parked)
+        if objection is not None:
+            await self._drop_parked(parked, Reject())
+            return objection
         changes = await self._changes.held(parked.call_id) if self._changes is not None else None
         if changes is None or changes.digest != parked.change_digest:
             return ToolOutcome.error(
@@ -729,6 +756,18 @@ def _unknown_tool(name: str, known: list[str]) -> str:
 def _nobody_to_ask(checked: Checked) -> Unavailable:
     risk = checked.registered.tool.definition.risk_level
     return Unavailable(f"a {risk.value} call needs an approver, and this host has none")
+
+
+async def _reviewed_output(reviewer: OutputReviewer, checked: Checked, effect: Effect) -> Effect:
+    """What the model may read of an effect. A reviewer that fails withholds it; status and changes stay as they are."""
+    try:
+        found = reviewer(checked, effect.outcome)
+        said = await found if inspect.isawaitable(found) else found
+        return replace(effect, outcome=effect.outcome.with_(text=said.text, value=said.value, content=said.content))
+    except Exception:
+        log.exception("the reviewer of outputs failed on call %s", checked.proposed.call_id)
+        withheld = "The output was withheld: it could not be reviewed."
+        return replace(effect, outcome=effect.outcome.with_(text=withheld, value=None, content=()))
 
 
 def _denied(verdict: Verdict) -> ToolOutcome:
