@@ -5,6 +5,7 @@ policy.py       the protocol of a policy, and the risk table that stands when th
 rules.py        compiled rules, pure; policy_file.py reads them from TOML; review.py looks for mistakes in them
 shell.py        one command line read strictly or not at all; shapes.py: commands that only read
 grants.py       what a lasting yes may cover
-chain.py        several approvers, one after the other     console.py   a person at the terminal
+chain.py        several approvers, one after the other
+question.py     a question as lines, pure; console.py asks it of a person at the terminal
 inbox.py        questions that wait in the journal          render.py    untrusted text made fit for a screen
 """
