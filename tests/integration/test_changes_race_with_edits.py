@@ -103,9 +103,7 @@ def test_an_edit_at_any_point_of_a_commit_is_kept(name):
         at += 1
         with quick_directory() as base:
             conflict, passed, edited_alone, now = attempt(base, at, edit)
-            texts = {
-                path: (base / "workspace" / os.fsdecode(path)).read_bytes() for path in now if now[path][0] == "file"
-            }
+            texts = texts_in(base / "workspace")
         if at > passed:
             break
         conflicts += conflict
