@@ -19,12 +19,15 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias, cast
+from urllib.parse import urldefrag, urljoin
 
 import jsonschema_rs
 import rfc8785
 
 from handrail.errors import ToolDefinitionError
+from handrail.sentences import kind_of, sentence
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 JsonObject: TypeAlias = Mapping[str, Any]
@@ -102,8 +105,10 @@ def copy_json(value: Any) -> Any:
 
 
 def _text_within(raw: str | bytes, max_bytes: int) -> str:
-    plain = isinstance(raw, bytes) or len(raw) > max_bytes or raw.isascii()
-    size = len(raw) if plain else len(raw.encode("utf-8", "surrogatepass"))
+    if isinstance(raw, bytes) or len(raw) > max_bytes or raw.isascii():
+        size = len(raw)
+    else:
+        size = len(raw.encode("utf-8", "surrogatepass"))
     if size > max_bytes:
         raise ArgumentsInvalid(f"the arguments are larger than {max_bytes} bytes")
     if isinstance(raw, str):
@@ -184,21 +189,6 @@ def _copied_mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     return copied
 
 
-def kind_of(value: Any) -> str:
-    """The JSON word for a value's type, as a model would say it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, (int, float)):
-        return "a number"
-    if isinstance(value, str):
-        return "a string"
-    if isinstance(value, list):
-        return "an array"
-    return "an object"
-
-
 def canonical_bytes(value: Any) -> bytes:
     """The one RFC 8785 (JCS) byte string of a JSON value; integers beyond 2**53 are written as exact digits.
 
@@ -232,7 +222,7 @@ class Schema:
     Raises :class:`~handrail.errors.ToolDefinitionError` when the schema cannot be used safely (rules 4 to 6).
     """
 
-    __slots__ = ("_validator", "dialect", "document")
+    __slots__ = ("_hidden", "_validator", "dialect", "document")
 
     def __init__(self, document: Mapping[str, Any], *, where: str = "schema", root_object: bool = True) -> None:
         try:
@@ -242,21 +232,31 @@ class Schema:
         self.dialect = _dialect_of(self.document, where)
         if root_object:
             _require_object_root(self.document, where)
-        _refuse_outside_references(self.document, where)
+        subschemas = list(_subschemas(self.document, "#", ""))
+        _refuse_outside_references(subschemas, where)
+        for subschema in subschemas:
+            _check_subschema(subschema, where)
+        self._hidden = _hidden_names(subschemas)
         self._validator = _compiled(self.document, self.dialect, where)
 
     def errors(self, value: Any, *, mask: bool = False) -> list[str]:
         """What is wrong with ``value``, at most ``MAX_ERRORS`` sentences; empty when it is valid.
 
-        Each names the instance path, what was expected and what came. ``mask`` hides the values themselves.
+        Each names the instance path, what was expected and what came. ``mask`` hides the values themselves; those of
+        ``writeOnly`` properties are always hidden.
         """
         try:
             if self._validator.is_valid(value):
                 return []
             found = self._validator.iter_errors(value)
-            return [_sentence(error, mask) for _, error in zip(range(MAX_ERRORS), found, strict=False)]
+            return [self._sentence(error, mask) for _, error in zip(range(MAX_ERRORS), found, strict=False)]
         except ValueError as error:
             return [f"the value cannot be checked: {error}"]
+
+    def _sentence(self, error: Any, mask: bool) -> str:
+        path = error.instance_path
+        hidden = mask or self._hidden is None or not self._hidden.isdisjoint(path)
+        return sentence(error.kind.name, error.kind, error.instance, path, hidden=hidden)
 
     def accepts(self, value: Any) -> bool:
         """Whether ``value`` is valid. No coercion."""
@@ -279,25 +279,89 @@ def _require_object_root(document: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _refuse_outside_references(document: Mapping[str, Any], where: str) -> None:
-    for path, key, target in _references(document, "#"):
-        if not isinstance(target, str) or not target.startswith("#"):
-            raise ToolDefinitionError(
-                f"{where}: {path}/{key} points outside the document ({target!r}); only local references "
-                "such as #/$defs/name are followed, and nothing was fetched"
+@dataclass(frozen=True, slots=True)
+class _Subschema:
+    """A schema within the document: where it stands, the base URI that holds there, the property it is of."""
+
+    node: Mapping[str, Any]
+    path: str
+    base: str
+    property: str | None
+
+
+_OF_NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+_OF_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_OF_ONE = (
+    *("items", "additionalItems", "unevaluatedItems", "contains", "additionalProperties", "unevaluatedProperties"),
+    *("propertyNames", "not", "if", "then", "else", "contentSchema"),
+)
+
+
+def _subschemas(node: Any, path: str, base: str, name: str | None = None) -> Iterator[_Subschema]:
+    """Every schema of the document, the root first. What stands in const, enum, default or examples is no schema."""
+    if not isinstance(node, Mapping):
+        return
+    schema = cast("Mapping[str, Any]", node)
+    named = schema.get("$id")
+    if isinstance(named, str) and not named.startswith("#"):
+        base = urldefrag(urljoin(base, named)).url
+    yield _Subschema(schema, path, base, name)
+    for keyword in _OF_NAMES:
+        inner = schema.get(keyword)
+        if isinstance(inner, Mapping):
+            for key, item in cast("Mapping[str, Any]", inner).items():
+                is_property = keyword == "properties"
+                yield from _subschemas(item, f"{path}/{keyword}/{key}", base, key if is_property else None)
+    for keyword in _OF_LISTS:
+        inner = schema.get(keyword)
+        if isinstance(inner, list):
+            for index, item in enumerate(cast("list[Any]", inner)):
+                yield from _subschemas(item, f"{path}/{keyword}/{index}", base)
+    for keyword in _OF_ONE:
+        yield from _subschemas(schema.get(keyword), f"{path}/{keyword}", base)
+
+
+def _refuse_outside_references(subschemas: Sequence[_Subschema], where: str) -> None:
+    """A reference may name this document, or a resource that is embedded in it (``$id``); nothing else."""
+    here = {subschema.base for subschema in subschemas}
+    for subschema in subschemas:
+        for keyword in ("$ref", "$dynamicRef"):
+            target = subschema.node.get(keyword, "#")
+            inside = isinstance(target, str) and (
+                target.startswith("#") or urldefrag(urljoin(subschema.base, target)).url in here
             )
+            if not inside:
+                raise ToolDefinitionError(
+                    f"{where}: {subschema.path}/{keyword} points outside the document ({target!r}); only local "
+                    "references such as #/$defs/name are followed, and nothing was fetched"
+                )
 
 
-def _references(node: Any, path: str) -> Iterator[tuple[str, str, Any]]:
-    if isinstance(node, Mapping):
-        for key, item in cast("Mapping[str, Any]", node).items():
-            if key in ("$ref", "$dynamicRef", "$recursiveRef") and not isinstance(item, Mapping):
-                yield path, key, item
-            elif key not in ("const", "enum", "default", "examples"):
-                yield from _references(item, f"{path}/{key}")
-    elif isinstance(node, list):
-        for index, item in enumerate(cast("list[Any]", node)):
-            yield from _references(item, f"{path}/{index}")
+def _check_subschema(subschema: _Subschema, where: str) -> None:
+    """Rules 4 and 6 for one schema: a known dialect, and patterns that run in linear time."""
+    if "$schema" in subschema.node:
+        _dialect_of(subschema.node, f"{where}: {subschema.path}")
+    patterns = subschema.node.get("patternProperties")
+    found = list(cast("Mapping[str, Any]", patterns)) if isinstance(patterns, Mapping) else []
+    for pattern in (subschema.node.get("pattern"), *found):
+        if isinstance(pattern, str):
+            _require_linear(pattern, f"{where}: {subschema.path}")
+
+
+def _require_linear(pattern: str, place: str) -> None:
+    try:
+        jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=jsonschema_rs.RegexOptions())
+    except (ValueError, jsonschema_rs.ValidationError):
+        raise ToolDefinitionError(
+            f"{place}: the pattern {pattern!r} is not a regular expression that runs in linear time; look-around and "
+            "back-references are not supported"
+        ) from None
+
+
+def _hidden_names(subschemas: Sequence[_Subschema]) -> frozenset[str | int] | None:
+    """The properties declared ``writeOnly``; ``None``, which hides every value, where one has no name of its own."""
+    secret = [subschema.property for subschema in subschemas if subschema.node.get("writeOnly") is True]
+    return None if None in secret else frozenset(name for name in secret if name is not None)
 
 
 def _never_retrieve(uri: str) -> NoReturn:
@@ -314,12 +378,3 @@ def _compiled(document: dict[str, Any], dialect: str, where: str) -> Any:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n", 1)[0]
-
-
-def _sentence(error: Any, mask: bool) -> str:
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
-    place = path.removeprefix(".") or "the arguments"
-    text = _first_line(error)
-    if mask:
-        text = f"does not satisfy {'/'.join(str(part) for part in error.schema_path)}"
-    return f"{place}: {text}"
