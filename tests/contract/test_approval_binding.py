@@ -30,7 +30,7 @@ from handrail import (
     Verdict,
 )
 from handrail.call import Checked
-from handrail.errors import ApprovalError
+from handrail.errors import ApprovalError, JournalError
 from handrail.schema import canonical_bytes, digest_of
 from handrail.testing import MemoryJournal
 
@@ -462,6 +462,61 @@ async def test_a_pending_call_says_who_called_it_and_keeps_that_through_a_restar
     world.journal.begin = watched  # type: ignore[method-assign]
     await world.start().resume(outcome.approval_id)
     assert begun == [origin]
+
+
+async def test_a_run_that_fails_to_start_does_not_lose_the_answer() -> None:
+    """agent-framework 7458: the approval was consumed, then the run failed to start."""
+    world = World(Scripted(Park()))
+    approval_id = await world.parked()
+    await world.answer(approval_id)
+    begin, refuse = world.journal.begin, world.journal.refuse
+
+    async def down(*args: Any, **kwargs: Any) -> Any:
+        raise JournalError("the store is away")
+
+    world.journal.begin = world.journal.refuse = down  # type: ignore[method-assign, assignment]
+    outcome = await world.executor.resume(approval_id)
+    assert (outcome.reason, world.paid) == (Reason.JOURNAL_UNAVAILABLE, [])
+    world.journal.begin, world.journal.refuse = begin, refuse  # type: ignore[method-assign]
+    assert (await world.executor.resume(approval_id)).status == "ok"
+    assert len(world.paid) == 1
+
+
+async def test_a_call_that_is_cancelled_after_its_approval_never_runs_again_for_it() -> None:
+    """strands harness-sdk 3615: a cancel during an approved tool made it run twice on resume."""
+    world = World(Scripted(Park()))
+    entered, paid = asyncio.Event(), []
+
+    async def slow(args: dict[str, Any]) -> str:
+        paid.append(args)
+        entered.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nothing sets it")
+
+    world.pay = slow  # type: ignore[method-assign, assignment]
+    world.start()
+    approval_id = await world.parked()
+    await world.answer(approval_id)
+    running = asyncio.create_task(world.executor.resume(approval_id))
+    await entered.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    for _ in range(3):
+        assert (await world.start().resume(approval_id)).reason is Reason.APPROVAL_EXPIRED
+    assert len(paid) == 1
+
+
+async def test_in_every_mix_of_answers_only_the_approved_calls_run() -> None:
+    """langchain 37093: in a batch, rejected calls were reported as executed."""
+    answers: list[Decision] = [Approve(), Reject(), Park(), Reject(), Approve()]
+    for mix in itertools.islice(itertools.permutations(range(5)), 0, None, 17):
+        chosen = {amount: answers[place] for amount, place in enumerate(mix)}
+        world = World(Scripted(lambda request, chosen=chosen: chosen[request.arguments["amount"]]))
+        outcomes = await world.executor.execute_many([ToolCall(name="pay", arguments={"amount": n}) for n in range(5)])
+        said = {Approve: "ok", Reject: "error", Park: "pending"}
+        assert [outcome.status for outcome in outcomes] == [said[type(chosen[n])] for n in range(5)]
+        assert sorted(args["amount"] for args in world.paid) == [n for n in range(5) if isinstance(chosen[n], Approve)]
 
 
 # ── forgery ──────────────────────────────────────────────────────────────────────────────────────────────────────

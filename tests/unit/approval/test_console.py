@@ -1,10 +1,17 @@
 """The question in a real pseudo-terminal: the screen is read back from it, and keys are pressed on it."""
 
+import asyncio
+import fcntl
 import json
 import os
+import pty
+import select
+import struct
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +22,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cases_dir import cases
+from handrail.approval.console import ConsoleApprover
+from handrail.approval.decision import ApprovalRequest, Reject
 from handrail.approval.question import columns, wrapped_line
+from handrail.parked import GrantPattern
+from handrail.tool import RiskLevel
 
 ASK = str(Path(__file__).with_name("ask.py"))
 CASES = cases("rendering")
@@ -331,6 +342,49 @@ def test_a_terminal_that_goes_away_means_no(ask: Callable[..., Screen]) -> None:
     os.waitpid(process.pid, 0)
     process.terminated = process.closed = screen.child.terminated = screen.child.closed = True
     assert json.loads(screen.answer.read_text())["kind"] == "Unavailable"
+
+
+bursts = st.lists(
+    st.binary(min_size=2, max_size=12)
+    | st.sampled_from([b"\x1b", b"\r", b" ", b"Y", b"\t", b"yes", b"\x1by", b"y\r\n"]),
+    max_size=6,
+)
+
+
+@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@given(noise=bursts)
+def test_no_noise_on_the_keyboard_ever_approves(noise: list[bytes]) -> None:
+    """claude-code 2.1.235, 2.1.239: keys and clicks meant for something else answered the question."""
+    master, slave = pty.openpty()
+    request = ApprovalRequest(
+        approval_id="a", call_id="c", tool="host:t", title="t", risk=RiskLevel.MUTATION, source="host", arguments={},
+        binding="sha256:0", why="mutation", asked_at=0.0, expires_at=1e12, can_grant=True, offer=GrantPattern("host:t"),
+    )  # fmt: skip
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 60, 100, 0, 0))
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(asyncio.run, ConsoleApprover(slave, minimum_display=0.01).decide(request))
+            drawn = drained(master, lambda data: READY.encode() in data)
+            assert b"y yes, once" in drawn
+            for burst in noise:
+                os.write(master, burst)
+                drained(master, lambda data: b"\a" in data)
+            assert not asking.done()
+            os.write(master, b"\x03")
+            assert isinstance(asking.result(WAIT), Reject)
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+def drained(fd: int, enough: Callable[[bytes], bool]) -> bytes:
+    """What the terminal drew, up to where it is enough."""
+    data, end = b"", time.monotonic() + WAIT
+    while not enough(data):
+        assert time.monotonic() < end, data
+        if select.select([fd], [], [], 0.1)[0]:
+            data += os.read(fd, 65_536)
+    return data
 
 
 # ── wrapping, pure ───────────────────────────────────────────────────────────────────────────────────────────────
