@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from handrail.sandbox.profile import SandboxProfile
 from handrail.sandbox.supervisor import ShellCommand, Supervisor
 from handrail_cell.wire import Limits
