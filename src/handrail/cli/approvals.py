@@ -24,8 +24,8 @@ from handrail.parked import Answer, Grant, ParkedCall
 from handrail.schema import ArgumentsInvalid, decode_arguments
 from handrail.wiring import Settings, open_house
 
-approvals_app = typer.Typer(no_args_is_help=True, help="List, show and answer the calls that wait for a person.")
-grants_app = typer.Typer(no_args_is_help=True, help="List and revoke lasting approvals.")
+approvals_app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, show and answer the calls that wait for a person.")
+grants_app = typer.Typer(add_completion=False, no_args_is_help=True, help="List and revoke lasting approvals.")
 
 IdArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The approval's id, or enough of its end to be the only one.")

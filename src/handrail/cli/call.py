@@ -23,7 +23,7 @@ from handrail.errors import ConfigurationError
 from handrail.tool import ToolDef
 from handrail.wiring import Settings, open_house
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

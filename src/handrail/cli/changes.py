@@ -16,8 +16,8 @@ from handrail.cli.options import JsonOption, PolicyOption, WorkspaceOption
 from handrail.cli.show import finish, show_diff
 from handrail.wiring import Settings, open_house
 
-changes_app = typer.Typer()
-undo_app = typer.Typer()
+changes_app = typer.Typer(add_completion=False)
+undo_app = typer.Typer(add_completion=False)
 
 
 @changes_app.command()

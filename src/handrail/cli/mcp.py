@@ -20,7 +20,7 @@ from handrail.names import model_name
 from handrail.sandbox.supervisor import Supervisor
 from handrail.workspace import Workspace
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A server of the catalog.")]
 

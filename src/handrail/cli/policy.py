@@ -35,7 +35,7 @@ from handrail.schema import ArgumentsInvalid, decode_arguments
 from handrail.tool import RiskLevel
 from handrail.wiring import House, Settings, open_house
 
-app = typer.Typer(no_args_is_help=True, help="Check, explain and try out policy files.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Check, explain and try out policy files.")
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="The policy file.")]
 OwnPolicyOption = Annotated[

@@ -30,7 +30,7 @@ from handrail.models.catalog import open_model
 from handrail.tool import Signal
 from handrail.wiring import House, Settings, open_house
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 EXIT_STATUS = {StopReason.DONE: 0, StopReason.AWAITING_APPROVAL: 3, StopReason.CANCELLED: 130}
 

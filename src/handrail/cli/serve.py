@@ -27,8 +27,8 @@ from handrail.mcp.proxy import http_front, name_of, run_door, stdio_front
 from handrail.tool import RiskLevel
 from handrail.wiring import House, Settings, open_house
 
-serve_app = typer.Typer()
-proxy_app = typer.Typer()
+serve_app = typer.Typer(add_completion=False)
+proxy_app = typer.Typer(add_completion=False)
 
 AnswerOption = Annotated[
     str,

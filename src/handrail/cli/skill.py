@@ -8,7 +8,7 @@ import typer
 from handrail.cli.options import JsonOption
 from handrail.skills import check_skill, load_skill
 
-app = typer.Typer(help="Check skill files.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="Check skill files.", no_args_is_help=True)
 
 
 @app.callback()

@@ -20,7 +20,7 @@ from handrail.cli.options import (
 )
 from handrail.wiring import Settings, open_house
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()
