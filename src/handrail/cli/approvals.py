@@ -24,7 +24,9 @@ from handrail.parked import Answer, Grant, ParkedCall
 from handrail.schema import ArgumentsInvalid, decode_arguments
 from handrail.wiring import Settings, open_house
 
-approvals_app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, show and answer the calls that wait for a person.")
+approvals_app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="List, show and answer the calls that wait for a person."
+)
 grants_app = typer.Typer(add_completion=False, no_args_is_help=True, help="List and revoke lasting approvals.")
 
 IdArgument = Annotated[
