@@ -25,7 +25,7 @@ from handrail.sandbox.ending import Verdict, exit_of
 from handrail.sandbox.enforced import report_of
 from handrail.sandbox.profile import SandboxProfile
 from handrail.sandbox.programs import CellResult, InlineCode, Program, ShellCommand, StagedLayer
-from handrail.sandbox.zygotes import Zygote, ZygoteKey, finish_park, hear_zygote, needed_top
+from handrail.sandbox.zygotes import ParkedCell, Zygote, ZygoteKey, finish_park, hear_zygote, needed_top
 from handrail.tool import Signal
 from handrail_cell import frames
 from handrail_cell.wire import EnforcementReport
@@ -212,6 +212,10 @@ class Supervisor:
         zygote = self._zygote_for(profile)
         with self._refill:
             return not self._used and not self._busy and len(zygote.ready) >= self._pool_size
+
+    def parked(self, profile: SandboxProfile) -> tuple[ParkedCell, ...]:
+        """The cells that wait for this profile now: for measuring and for tests."""
+        return tuple(self._zygote_for(profile).ready)
 
     def _tidy(self, run: Run, zygote: Zygote) -> None:
         """Leave closing to the thread that refills: taking a mount namespace apart takes time nobody should wait

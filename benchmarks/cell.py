@@ -1,0 +1,229 @@
+"""How fast a cell is, beside what else one could start: all interleaved in one run, in the same weather.
+
+    python benchmarks/cell.py [--rounds 100] [--json]
+
+Milliseconds. A *parked* call sends its code to a cell that waits ready; *on demand* none waits. The goals: parked p50
+no higher than ``/bin/true``'s; on demand at most a third of ``python -I -S -c pass``; sustained calls at least half
+as many a second as bare forks of the warm parent; a parked cell's private memory under 3 MB.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import handrail_cell
+from handrail.sandbox.profile import SandboxProfile
+from handrail.sandbox.supervisor import InlineCode, Supervisor
+from handrail.sandbox.zygotes import interpreter
+
+CODE = InlineCode("import math; print(math.sqrt(2))")
+NUMPY = InlineCode("import numpy; print(float(numpy.sqrt(2.0)))")
+ANSWER = b"1.4142135623730951\n"
+
+FORKER = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+from handrail_cell import zygote
+zygote.warm_up({"path": [], "preload": [], "environment": {}})
+for line in sys.stdin:
+    times = []
+    for _ in range(int(line)):
+        begun = time.perf_counter()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        times.append(time.perf_counter() - begun)
+    os.write(1, (repr(times) + "\\n").encode())
+"""
+
+
+class BareForks:
+    """The warm parent's own heap, forked and waited for with no wall at all."""
+
+    def __init__(self) -> None:
+
+
+        source = os.path.dirname(os.path.dirname(handrail_cell.__file__))
+        self.process = subprocess.Popen(
+            [interpreter(), "-I", "-S", "-c", FORKER, source], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def measure(self, count: int) -> list[float]:
+        """Seconds of each fork, exit and wait."""
+        self.process.stdin.write(b"%d\n" % count)
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def spawn(*argv: str) -> None:
+    """Start a program and wait for it."""
+    pid = os.posix_spawn(argv[0], list(argv), {"PATH": "/usr/bin:/bin"})
+    _, status = os.waitpid(pid, 0)
+    if status:
+        raise OSError(f"{argv[0]} ended with status {status}")
+
+
+def bubblewrap() -> tuple[list[str] | None, str]:
+    """A command that starts Python in bubblewrap, or why there is none."""
+    program = shutil.which("bwrap")
+    if program is None:
+        return None, "bubblewrap is not installed"
+    base = sys.base_prefix
+    argv = [program, "--unshare-all", "--die-with-parent", "--ro-bind", "/usr", "/usr"]
+    argv += ["--proc", "/proc", "--dev", "/dev"]
+    for name in ("bin", "lib", "lib64"):
+        argv += ["--symlink", f"usr/{name}", f"/{name}"]
+    if not base.startswith("/usr"):
+        argv += ["--ro-bind", base, base]
+    argv += [interpreter(), "-I", "-S", "-c", "import math; print(math.sqrt(2))"]
+    done = subprocess.run(argv, capture_output=True, check=False)
+    return (argv, "") if done.returncode == 0 else (None, f"bubblewrap cannot run here: {done.stderr.decode().strip()}")
+
+
+def quantiles(seconds: list[float]) -> dict[str, float]:
+    """p50, p90, p99 in milliseconds."""
+    ordered = sorted(seconds)
+    return {f"p{q}": round(ordered[min(len(ordered) - 1, len(ordered) * q // 100)] * 1000, 3) for q in (50, 90, 99)}
+
+
+def timed(call: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
+def wait_idle(supervisor: Supervisor, profile: SandboxProfile) -> None:
+    """Let the pool fill and what was used be closed, so that the next measurement stands alone."""
+    deadline = time.monotonic() + 30
+    while not supervisor.idle(profile) and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
+def latencies(rounds: int, supervisor: Supervisor, bare: Supervisor, forks: BareForks) -> dict[str, dict[str, float]]:
+    """One of each kind, round after round."""
+    lean, packed = SandboxProfile(), SandboxProfile(preload=("numpy",))
+    wrapped, why = bubblewrap()
+    python = interpreter()
+    samples: dict[str, list[float]] = {}
+
+    def call(keeper: Supervisor, code: InlineCode, profile: SandboxProfile) -> None:
+        result = keeper.run_sync(code, profile)
+        if result.output != ANSWER:
+            raise RuntimeError(f"{result.error or result.output!r}")
+
+    kinds: dict[str, Callable[[], float]] = {
+        "posix_spawn /bin/true": lambda: timed(lambda: spawn("/bin/true")),
+        "python -I -S -c pass": lambda: timed(lambda: spawn(python, "-I", "-S", "-c", "pass")),
+        "bare fork of the zygote": lambda: forks.measure(1)[0],
+        "parked": lambda: timed(lambda: call(supervisor, CODE, lean)),
+        "on demand": lambda: timed(lambda: call(bare, CODE, lean)),
+        "parked, numpy preloaded": lambda: timed(lambda: call(supervisor, NUMPY, packed)),
+    }
+    if wrapped is not None:
+        quiet = {"stdout": subprocess.DEVNULL, "check": True}
+        kinds["bubblewrap starting python"] = lambda: timed(lambda: subprocess.run(wrapped, **quiet))
+    for profile in (lean, packed):
+        supervisor.warm(profile)
+    bare.run_sync(CODE, lean)
+    for _ in range(rounds):
+        for name, measure in kinds.items():
+            for profile in (lean, packed):
+                wait_idle(supervisor, profile)
+            samples.setdefault(name, []).append(measure())
+    found = {name: quantiles(values) for name, values in samples.items()}
+    if wrapped is None:
+        found["bubblewrap starting python"] = {"missing": why}
+    return found
+
+
+def crowd(supervisor: Supervisor, at_once: int, calls: int) -> dict[str, float]:
+    """Latency and calls a second with ``at_once`` threads calling."""
+    profile = SandboxProfile()
+    times: list[float] = []
+    left = iter(range(calls))
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                if next(left, None) is None:
+                    return
+            taken = timed(lambda: supervisor.run_sync(CODE, profile))
+            with lock:
+                times.append(taken)
+
+    threads = [threading.Thread(target=work) for _ in range(at_once)]
+    begun = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {**quantiles(times), "calls a second": round(calls / (time.perf_counter() - begun), 1)}
+
+
+def private_megabytes(supervisor: Supervisor) -> float:
+    """Private memory of one parked cell."""
+    profile = SandboxProfile()
+    wait_idle(supervisor, profile)
+    cell = supervisor.parked(profile)[0]
+    with open(f"/proc/self/fdinfo/{cell.pidfd}", encoding="ascii") as file:
+        pid = next(int(line.split()[1]) for line in file if line.startswith("Pid:"))
+    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+        fields = {line.split(":")[0]: int(line.split()[1]) for line in file if line.endswith("kB\n")}
+    return round((fields["Private_Dirty"] + fields["Private_Clean"]) / 1024, 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    forks = BareForks()
+    with Supervisor(pool_size=2) as supervisor, Supervisor(pool_size=0) as bare:
+        found = latencies(options.rounds, supervisor, bare, forks)
+        grown = {str(n): crowd(supervisor, n, max(options.rounds, 2 * n)) for n in (1, 8, 64)}
+        forked = forks.measure(options.rounds)
+        memory = private_megabytes(supervisor) if os.geteuid() == 0 else None
+    forks.close()
+    rate = round(len(forked) / sum(forked), 1)
+    best = max(item["calls a second"] for item in grown.values())
+    report = {
+        "machine": f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}",
+        "milliseconds": found,
+        "calls at once": grown,
+        "bare forks a second": rate,
+        "parked private MB": memory,
+        "goals": {
+            "parked / true (<= 1)": round(found["parked"]["p50"] / found["posix_spawn /bin/true"]["p50"], 2),
+            "on demand / python (<= 0.33)": round(found["on demand"]["p50"] / found["python -I -S -c pass"]["p50"], 2),
+            "calls / bare forks (>= 0.5)": round(best / rate, 2),
+        },
+    }
+    if options.json:
+        print(json.dumps(report, indent=2))
+        return
+    print(report["machine"])
+    for name, values in found.items():
+        print(f"  {name:28} " + "  ".join(f"{key} {value}" for key, value in values.items()))
+    for name, values in grown.items():
+        print(f"  {name:>3} at once                   " + "  ".join(f"{key} {value}" for key, value in values.items()))
+    print(f"  bare forks a second {rate}, a parked cell's private memory {memory} MB")
+    for name, value in report["goals"].items():
+        print(f"  {name}: {value}")
+
+
+if __name__ == "__main__":
+    main()
