@@ -66,8 +66,7 @@ class PostgresServer:
     def start(self) -> None:
         user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         command = [f"{self._bin}/postgres", "-D", self.data, "-k", self.data, "-p", "5432", "-c", "listen_addresses="]
-        log = open(os.path.join(self.directory, "log"), "ab")
-        with log:
+        with open(os.path.join(self.directory, "log"), "ab") as log:
             self._process = subprocess.Popen(command, cwd="/", stdout=log, stderr=log, process_group=0, **user)
         deadline = time.monotonic() + 60
         while True:

@@ -228,11 +228,13 @@ class PostgresStore:
 
     def rollback(self) -> None:
         """Leave the transaction; a broken connection is dropped and made anew at the next turn."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            return
         try:
-            if self._connection is not None and not self._connection.closed:
-                self._connection.rollback()
+            connection.rollback()
         except psycopg.Error:
-            self._connection.close()
+            connection.close()
 
     def close(self) -> None:
         """Give the lease up and close the connection."""
