@@ -243,7 +243,7 @@ class SqliteReader:
         found = self._rows("SELECT base_sequence, base_hash FROM head")
         if not found:
             raise JournalCorrupt("the journal file has no head")
-        return Head(*found[0])
+        return Head(*_typed(found[0], (int, bytes), "the head"))
 
     def call(self, call_id: str) -> CallRow | None:
         """Where a call stands."""
@@ -266,7 +266,8 @@ class SqliteReader:
 
     def grants(self) -> list[GrantRow]:
         """Every grant, oldest first."""
-        return [GrantRow(*row) for row in self._rows("SELECT * FROM grant_given ORDER BY granted")]
+        rows = self._rows("SELECT grant_id, session, granted, revoked_at FROM grant_given ORDER BY granted")
+        return [GrantRow(*_typed(row, (str, str, int, object), "a grant")) for row in rows]
 
     def record(self, sequence: int) -> Record | None:
         """One record."""
@@ -436,7 +437,7 @@ def _head(connection: Any) -> Head:
     found = connection.execute("SELECT sequence, hash FROM head").fetchone()
     if found is None:
         raise JournalCorrupt("the journal file has no head")
-    return Head(*found)
+    return Head(*_typed(found, (int, bytes), "the head"))
 
 
 def _call(connection: Any, call_id: str) -> CallRow | None:
@@ -451,7 +452,7 @@ def _approval(connection: Any, approval_id: str) -> ApprovalRow | None:
 
 
 def _call_row(row: Collection[Any]) -> CallRow:
-    return CallRow(*row)
+    return CallRow(*_typed(row, (str, str, str, int, int, int, str, str, str, int), "a call"))
 
 
 def _call_values(row: CallRow) -> tuple[Any, ...]:
@@ -470,7 +471,8 @@ def _call_values(row: CallRow) -> tuple[Any, ...]:
 
 
 def _approval_row(row: Any) -> ApprovalRow:
-    approval_id, call_id, parked, answered, verdict, used, expires_at, binding = row
+    kinds = (str, str, int, int, str, int, float, str)
+    approval_id, call_id, parked, answered, verdict, used, expires_at, binding = _typed(row, kinds, "an approval")
     return ApprovalRow(approval_id, call_id, parked, answered, verdict, bool(used), expires_at, binding)
 
 
@@ -487,6 +489,12 @@ def _approval_values(row: ApprovalRow) -> tuple[Any, ...]:
     )
 
 
+def _typed(row: Any, kinds: tuple[type, ...], what: str) -> Any:
+    """The row, if its values are of these types: a damaged file can hold anything anywhere."""
+    if len(row) != len(kinds) or not all(isinstance(value, kind) for value, kind in zip(row, kinds, strict=True)):
+        raise JournalCorrupt(f"the journal file is damaged: a row holds {what} no more")
+    return row
+
+
 def _record(row: Any) -> Record:
-    sequence, body, digest = row
-    return Record(sequence, bytes(body), bytes(digest))
+    return Record(*_typed(row, (int, bytes, bytes), "a record"))

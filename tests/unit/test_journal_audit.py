@@ -1,0 +1,177 @@
+"""Tampering, damage, retention and secrets, in a real journal file."""
+
+import asyncio
+import json
+import random
+
+import apsw
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from handrail.errors import JournalCorrupt, JournalError
+from handrail.executor import ToolExecutor
+from handrail.journal import audit
+from handrail.journal.records import decode
+from handrail.journal.sqlite import SqliteJournal, SqliteReader
+from handrail.registry import ToolRegistry
+from handrail.tool import RiskLevel, ToolDef
+
+KEY = b"0123456789abcdef"
+SECRET = {
+    "type": "object",
+    "properties": {"token": {"type": "string", "writeOnly": True}, "deep": {"$ref": "#/$defs/d"}},
+    "$defs": {"d": {"type": "object", "properties": {"pin": {"writeOnly": True}}}},
+}
+
+
+def written(path, calls=3, **arguments):
+    """A journal with some calls in it, closed."""
+
+    async def scenario():
+        journal = SqliteJournal(str(path), secret_names=("api_key",))
+        tools = ToolRegistry()
+        definition = ToolDef("pay", risk_level=RiskLevel.SAFE, parameters=SECRET)
+        tools.register_from_def(definition, lambda args: f"done with {args.get('token')}")
+        executor = ToolExecutor(tools, journal=journal)
+        for _ in range(calls):
+            await executor.execute("pay", arguments)
+        journal.close()
+
+    asyncio.run(scenario())
+    return path
+
+
+@pytest.fixture(scope="module")
+def journal_file(tmp_path_factory):
+    path = written(tmp_path_factory.mktemp("journal") / "j.sqlite")
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA journal_mode=DELETE").fetchall()  # everything in one file
+    connection.close()
+    return path.read_bytes()
+
+
+def verified(path, signed=None):
+    reader = SqliteReader(str(path))
+    try:
+        return audit.verify(reader, signed)
+    finally:
+        reader.close()
+
+
+TAMPERINGS = {
+    "flip": "UPDATE record SET body = replace(body, '\"at\":', '\"aT\":') WHERE sequence = ?1",
+    "delete": "DELETE FROM record WHERE sequence = ?1",
+    "swap": "UPDATE record SET body = (SELECT body FROM record WHERE sequence = (?1 % 7) + 1) WHERE sequence = ?1",
+    "rehash": "UPDATE record SET hash = zeroblob(32) WHERE sequence = ?1",
+}
+
+
+@pytest.mark.promise("journal:audit:any-changed-record-is-named")
+@pytest.mark.parametrize("sequence", range(1, 8))
+@pytest.mark.parametrize("how", TAMPERINGS)
+def test_any_changed_record_is_named(tmp_path, journal_file, how, sequence):
+    path = tmp_path / "j.sqlite"
+    path.write_bytes(journal_file)
+    assert verified(path).records == 7
+    connection = apsw.Connection(str(path))
+    connection.execute(
+        TAMPERINGS[how]
+        .replace("replace(body", "CAST(replace(CAST(body AS TEXT)")
+        .replace("'\"aT\":')", "'\"aT\":') AS BLOB)"),
+        (sequence,),
+    )
+    connection.close()
+    with pytest.raises(JournalCorrupt) as caught:
+        verified(path)
+    assert caught.value.sequence == sequence
+
+
+@pytest.mark.promise("journal:audit:any-changed-record-is-named")
+def test_a_cut_tail_is_named_by_the_head_and_a_rewritten_one_by_the_signed_head(tmp_path, journal_file):
+    path = tmp_path / "j.sqlite"
+    path.write_bytes(journal_file)
+    found = verified(path)
+    signed = audit.read_signed(json.dumps(audit.sign(found.journal_id, found.head, KEY).to_json()), KEY)
+    assert verified(path, signed).signed == signed
+    with pytest.raises(JournalCorrupt, match="does not fit"):
+        audit.read_signed(json.dumps(signed.to_json()), b"another key, as long")
+    connection = apsw.Connection(str(path))
+    connection.execute("DELETE FROM record WHERE sequence > 5")
+    with pytest.raises(JournalCorrupt) as caught:
+        verified(path)
+    assert caught.value.sequence == 6
+    connection.execute("DELETE FROM call WHERE ended > 5 OR intent > 5")
+    connection.execute("UPDATE head SET sequence = 5, hash = (SELECT hash FROM record WHERE sequence = 5)")
+    connection.close()
+    assert verified(path).records == 5
+    with pytest.raises(JournalCorrupt, match="was signed at 7"):
+        verified(path, signed)
+
+
+@pytest.mark.promise("journal:audit:any-changed-record-is-named")
+def test_a_changed_state_beside_the_chain_is_found(tmp_path, journal_file):
+    for change in ("UPDATE call SET status = 'error'", "UPDATE call SET ended = 0", "DELETE FROM call"):
+        path = tmp_path / "j.sqlite"
+        path.write_bytes(journal_file)
+        connection = apsw.Connection(str(path))
+        connection.execute(change)
+        connection.close()
+        with pytest.raises(JournalCorrupt):
+            verified(path)
+
+
+@pytest.mark.promise("journal:reader:fuzzed-bytes-never-crash")
+def test_fuzzed_files_are_refused_or_read_and_never_crash(tmp_path, journal_file):
+    chance = random.Random(7)
+    path = tmp_path / "j.sqlite"
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(journal_file)
+        for _ in range(chance.randint(1, 20)):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        path.write_bytes(damaged[: chance.choice((len(damaged), chance.randrange(len(damaged))))])
+        try:
+            verified(path)
+        except JournalError:
+            refused += 1
+    assert refused > 20
+
+
+@pytest.mark.promise("journal:reader:fuzzed-bytes-never-crash")
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_any_bytes_are_a_body_or_damage(body):
+    try:
+        assert isinstance(decode(body, 1), dict)
+    except JournalCorrupt:
+        pass
+
+
+@pytest.mark.promise("journal:secrets:never-stored")
+def test_no_secret_is_in_any_byte_of_the_journal(tmp_path):
+    path = tmp_path / "j.sqlite"
+    written(path, 1, token="hunter2-token", deep={"pin": "hunter2-pin"}, api_key="hunter2-key", other="kept")
+    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
+    assert b"kept" in stored
+    assert b"hunter2" not in stored
+
+
+def test_retention_keeps_the_chain_verifiable(tmp_path):
+    path = written(tmp_path / "j.sqlite")
+
+    async def prune():
+        journal = SqliteJournal(str(path))
+        cut = await journal.prune(before=1e12)
+        journal.close()
+        return cut
+
+    assert asyncio.run(prune()).sequence == 7
+    found = verified(path)
+    assert (found.base.sequence, found.head.sequence, found.records) == (7, 8, 1)
+    connection = apsw.Connection(str(path))
+    connection.execute("DELETE FROM record WHERE sequence <= 8")
+    connection.execute("UPDATE head SET base_sequence = 8, base_hash = hash")
+    connection.close()
+    with pytest.raises(JournalCorrupt, match="no retention says so"):
+        verified(path)
