@@ -124,6 +124,8 @@ def _check_place(fd: int, path: str, workspace: str | None) -> None:
         raise PolicyError("the policy file is no regular file", file=path)
     if status.st_mode & stat.S_IWOTH:
         raise PolicyError("everybody may write to the policy file; take that away (chmod o-w)", file=path)
+    if status.st_nlink != 1:  # the other name may lie in the workspace
+        raise PolicyError("the policy file has a second name (a hard link); make it a file of its own", file=path)
     if workspace is None:
         return
     root = os.path.realpath(workspace)

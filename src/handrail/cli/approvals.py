@@ -29,6 +29,8 @@ approvals_app = typer.Typer(
 )
 grants_app = typer.Typer(add_completion=False, no_args_is_help=True, help="List and revoke lasting approvals.")
 
+MINIMUM_ENDING = 6
+
 IdArgument = Annotated[
     str, typer.Argument(metavar="ID", help="The approval's id, or enough of its end to be the only one.")
 ]
@@ -180,7 +182,7 @@ def _journal(workspace: str) -> SqliteJournal:
 async def _found(journal: SqliteJournal, wanted: str) -> tuple[Inbox, ParkedCall, Answer | None]:
     """The one waiting call whose id is, or ends in, ``wanted``; raises :class:`ApprovalError` otherwise."""
     inbox = Inbox(journal, by=_by())
-    found = [pair for pair in await inbox.waiting() if pair[0].approval_id.endswith(wanted)]
+    found = [pair for pair in await inbox.waiting() if _is_meant(pair[0].approval_id, wanted)]
     exact = [pair for pair in found if pair[0].approval_id == wanted]
     if exact or len(found) == 1:
         return (inbox, *(exact or found)[0])
@@ -188,6 +190,10 @@ async def _found(journal: SqliteJournal, wanted: str) -> tuple[Inbox, ParkedCall
         parked, answer, _ = await journal.parked(wanted)  # says what is wrong with an id that does not wait
         return inbox, parked, answer
     raise ApprovalError(f"{len(found)} calls that wait have an id ending in {wanted!r}")
+
+
+def _is_meant(approval_id: str, wanted: str) -> bool:
+    return approval_id == wanted or (len(wanted) >= MINIMUM_ENDING and approval_id.endswith(wanted))
 
 
 def _answered(

@@ -241,7 +241,6 @@ def test_a_policy_in_the_workspace_is_refused_however_it_is_reached(tmp_path: Pa
     inside = workspace / "policy.toml"
     inside.write_text("version = 1")
     (outside / "link.toml").symlink_to(inside)
-    os.link(inside, outside / "own.toml")
     (tmp_path / "w2").symlink_to(workspace)
     for path in (
         inside,
@@ -253,7 +252,11 @@ def test_a_policy_in_the_workspace_is_refused_however_it_is_reached(tmp_path: Pa
             load_policy(str(path), workspace=str(workspace))
     with pytest.raises(PolicyError, match="in the workspace"):
         load_policy(str(inside), workspace=str(tmp_path / "w2"))
-    assert load_policy(str(outside / "own.toml"), workspace=str(workspace)).rules == ()
+    os.link(inside, outside / "own.toml")
+    with pytest.raises(PolicyError, match="hard link"):
+        load_policy(str(outside / "own.toml"), workspace=str(workspace))
+    (outside / "mine.toml").write_text("version = 1")
+    assert load_policy(str(outside / "mine.toml"), workspace=str(workspace)).rules == ()
 
 
 def test_a_policy_that_everybody_may_write_or_that_is_no_file_is_refused(tmp_path: Path) -> None:
