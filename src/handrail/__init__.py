@@ -53,7 +53,10 @@ from handrail.schema import Schema
 from handrail.tool import Body, Capability, Effect, Job, Plugin, Replay, RiskLevel, Signal, Tool, ToolDef
 from handrail.workspace import Workspace
 
-if TYPE_CHECKING:  # these load pydantic, so they are loaded when they are first asked for
+if TYPE_CHECKING:  # these load pydantic or the loop, so they are loaded when they are first asked for
+    from handrail.agent.config import AgentConfig
+    from handrail.agent.loop import Agent, RunResult
+    from handrail.agent.valves import Limits, StopReason
     from handrail.inline import (
         ChangeTracker,
         InlineTool,
@@ -65,6 +68,11 @@ if TYPE_CHECKING:  # these load pydantic, so they are loaded when they are first
     )
 
 _LATER = {
+    "Agent": "handrail.agent.loop",
+    "AgentConfig": "handrail.agent.config",
+    "Limits": "handrail.agent.valves",
+    "RunResult": "handrail.agent.loop",
+    "StopReason": "handrail.agent.valves",
     "ChangeTracker": "handrail.inline",
     "InlineTool": "handrail.inline",
     "InlineToolExecutor": "handrail.inline",
@@ -75,6 +83,8 @@ _LATER = {
 }
 
 __all__ = [
+    "Agent",
+    "AgentConfig",
     "AlwaysApprove",
     "Answer",
     "ApprovalRequest",
@@ -106,6 +116,7 @@ __all__ = [
     "InlineToolResult",
     "Invocation",
     "Job",
+    "Limits",
     "Listeners",
     "Modify",
     "NameCollision",
@@ -125,9 +136,11 @@ __all__ = [
     "Replay",
     "RiskLevel",
     "RiskTable",
+    "RunResult",
     "Schema",
     "Signal",
     "SkillContext",
+    "StopReason",
     "Tool",
     "ToolCall",
     "ToolDef",

@@ -117,7 +117,12 @@ async def _once(agent: Agent, task: str | None, resume: str | None, view: View) 
     """One task, or the rest of one; Ctrl-C stops it and leaves a transcript that can be resumed."""
     signal = Signal()
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signals.SIGINT, signal.set, "interrupted")
+
+    def interrupt() -> None:
+        signal.set("interrupted")
+        loop.remove_signal_handler(signals.SIGINT)  # a second Ctrl-C leaves at once
+
+    loop.add_signal_handler(signals.SIGINT, interrupt)
     try:
         result: RunResult | None = None
         if resume is not None:
@@ -127,6 +132,7 @@ async def _once(agent: Agent, task: str | None, resume: str | None, view: View) 
     finally:
         loop.remove_signal_handler(signals.SIGINT)
         view.close()
+        await agent.aclose()
     if result is None:
         return 1
     if result.ended.resumable:

@@ -196,13 +196,13 @@ class Session:
                 self._console.print(Text(shown(line), style=style), soft_wrap=True)
 
     async def _undo(self) -> None:
-        entries = [entry for entry in self._changes() if entry.call_id not in self._undone and not entry.undoes]
+        entries = [entry for entry in self._changes() if entry.call_id not in self._undone]
         if not entries:
             self._say("there is nothing to take back", "dim")
             return
         outcome: ToolOutcome = await undo(self._house, entries[-1].call_id)
         if outcome.succeeded:
-            self._undone.add(entries[-1].call_id)
+            self._undone |= {entries[-1].call_id, outcome.call_id}
             paths = ", ".join(one_line(path.decode("utf-8", "backslashreplace")) for path in entries[-1].changes.paths)
             self._say(f"taken back: {paths}", "green")
         else:

@@ -20,4 +20,4 @@ async def undo(house: House, call_id: str) -> ToolOutcome:
         journal=house.journal,
         changes=house.changes,
     )
-    return await executor.execute("undo", {"call_id": call_id}, origin=Origin(door="cli"))
+    return await executor.execute("undo", {"calls": [call_id]}, origin=Origin(door="cli"))
