@@ -14,6 +14,7 @@ from handrail.changes.store import ChangeStore
 from handrail.errors import ChangeConflict, ChangeError
 from handrail.outcome import Reason, ToolOutcome
 from handrail.sandbox.staging import CopiedWorkspace, CopyLimit, Moment, staged_effect
+from handrail.sandbox.staging_probe import probe_staging
 from handrail.workspace import Workspace
 
 pytestmark = pytest.mark.walls
@@ -176,3 +177,8 @@ def test_a_workspace_above_the_copy_limit_is_refused_with_the_limit(store, tmp_p
     with pytest.raises(ChangeError, match=word):
         CopiedWorkspace(store.workspace.fd, str(tmp_path / "copy"), limit)
     assert not (tmp_path / "copy").exists()
+
+
+def test_the_probe_tries_a_staged_call_for_real():
+    found = probe_staging()
+    assert (found.name, found.state) == ("staging", "active"), found

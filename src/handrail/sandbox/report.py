@@ -14,6 +14,7 @@ from typing import Any
 
 from handrail.errors import SandboxError
 from handrail.sandbox.profile import SandboxProfile
+from handrail.sandbox.staging_probe import probe_staging
 from handrail.sandbox.supervisor import CellResult, InlineCode, Supervisor
 from handrail_cell import _libc, landlock
 from handrail_cell.wire import Limits, Protection, State, Tier
@@ -106,11 +107,11 @@ def probe() -> MachineReport:
         return MachineReport("none", system, (missing,))
     full = _attempt("full")
     if isinstance(full, CellResult):
-        return MachineReport("full", system, (*_read(full), _cgroups()))
+        return MachineReport("full", system, (*_read(full), probe_staging(), _cgroups()))
     refusal = Protection("full_tier", "unavailable", full, remedy_for_full())
     reduced = _attempt("reduced")
     if isinstance(reduced, CellResult):
-        return MachineReport("reduced", system, (refusal, *_read(reduced), _cgroups()))
+        return MachineReport("reduced", system, (refusal, *_read(reduced), probe_staging(), _cgroups()))
     weaker = Protection("reduced_tier", "unavailable", reduced, "Linux 6.2 or later with Landlock switched on")
     kernel = Protection("landlock", "active" if landlock.abi() else "unavailable", f"ABI {landlock.abi()}")
     return MachineReport("none", system, (refusal, weaker, kernel))
