@@ -27,6 +27,7 @@ from handrail.cli.session import Session, driven
 from handrail.cli.views import JsonView, View, text_view
 from handrail.errors import ConfigurationError
 from handrail.models.catalog import open_model
+from handrail.restart import recover
 from handrail.tool import Signal
 from handrail.wiring import House, Settings, open_house
 
@@ -96,9 +97,21 @@ def agent_in(house: House, model: str | None, limits: Limits) -> Agent:
         model=open_model(model),
         executor=house.executor,
         journal=house.journal,
+        recover=lambda: _recovered(house),
         limits=limits,
     )
     return Agent(config, skills=house.skills)
+
+
+async def _recovered(house: House) -> None:
+    """Settle what an earlier process left behind in this workspace's journal, before a run goes on."""
+    if house.journal is None:
+        return
+
+    async def roll_forward(call_id: str) -> bool:
+        return house.changes.fate(call_id) == "committed"  # opening the store carried unfinished commits to their end
+
+    await recover(house.executor, house.journal, roll_forward=roll_forward, drop=house.changes.drop)
 
 
 def _task(prompt: str | None, resume: str | None) -> str | None:
