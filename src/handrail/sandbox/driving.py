@@ -27,7 +27,7 @@ METAS_KEPT = 256
 AFTER_KILL_S = 5.0
 
 
-KilledFor = LimitName | Literal["cancel", "output callback"]
+KilledFor = LimitName | Literal["cancel"]
 
 
 @dataclass(slots=True)
@@ -286,7 +286,7 @@ def result_of(run: Run) -> CellResult:
         limit = limit_met(run.profile.limits, verdict, leavings, _watched(run))
     elif run.killed_for is not None:
         code, killed_by = None, signal.SIGKILL.value
-        limit = None if run.killed_for in ("cancel", "output callback") else run.killed_for
+        limit = None if run.killed_for == "cancel" else run.killed_for
     upper, run.upper = run.upper, -1
     return CellResult(
         exit_code=code,

@@ -32,14 +32,11 @@ from handrail_cell.wire import EnforcementReport
 
 __all__ = ["CellProcess", "CellResult", "InlineCode", "Program", "ShellCommand", "StagedLayer", "Supervisor"]
 
-PACKAGE_ZYGOTES = 4
-
-
 class Supervisor:
     """Owns the warm parents and the pool of parked cells. One per host process; thread-safe; close it when done.
 
-    ``pool_size`` is how many cells wait ready when nothing has happened for a while; under load more are kept, up to
-    four times as many. ``allow_reduced`` lets a profile with ``minimum_tier="reduced"`` run behind the weaker walls
+    ``pool_size`` is how many cells wait ready for each warm parent; what is taken is replaced in the background.
+    ``allow_reduced`` lets a profile with ``minimum_tier="reduced"`` run behind the weaker walls
     where the full ones cannot be had. Raises :class:`~handrail.errors.SandboxUnavailable` from a call, never from the
     constructor: nothing is started before it is needed.
     """

@@ -231,7 +231,10 @@ class Zygote:
 
     def mount(self, path: str) -> int:
         """A detached copy of the workspace's mount for one cell to attach. The caller closes it."""
-        directory = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            directory = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise SandboxError(f"the workspace {path} cannot be opened: {error.strerror}") from error
         try:
             status = os.fstat(directory)
             key = (path, status.st_dev, status.st_ino)
