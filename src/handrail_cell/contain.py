@@ -94,9 +94,11 @@ def network(ground: Ground) -> str:
     return "own network namespace with nothing in it"
 
 
-def process_view(_: Ground) -> str:
-    """A ``/proc`` of this cell alone."""
+def process_view(ground: Ground) -> str:
+    """A ``/proc`` of this cell alone, without the user's keys."""
     namespaces.mount_proc("/proc")
+    if ground.facts.ids[0] != namespaces.UNOWNED_ID:
+        namespaces.hide_key_lists()
     return "fresh /proc, read-only"
 
 

@@ -35,6 +35,10 @@ EMPTY = ("proc", "tmp", "run", "dev", "etc", "var", "sys")
 TOPS = ("home", "root", "srv", "mnt", "media", "opt", "data", "app", "code", "work", "workspace", "workspaces", "repo")
 """Directories that stand empty in the root so that a workspace below one of them can be shown at its own path."""
 
+UNOWNED_ID = 0x70000000
+"""The user and group that cells are, started by root: nothing on a machine is likely to belong to it."""
+KEY_LISTS = ("/proc/keys", "/proc/key-users")
+
 ETC_COPIES = ("ld.so.cache", "ld.so.conf", "localtime", "mime.types", "services", "protocols", "inputrc", "magic")
 ETC_NETWORK = ("resolv.conf", "hosts", "gai.conf")
 ETC_NETWORK_TREES = ("ssl", "pki", "ca-certificates")
@@ -189,6 +193,13 @@ def mount_proc(target: str, *, writable: bool = False) -> None:
     """
     flags = _libc.MS_NOSUID | _libc.MS_NODEV | _libc.MS_NOEXEC | (0 if writable else _libc.MS_RDONLY)
     _libc.mount(b"proc", os.fsencode(target), b"proc", flags)
+
+
+def hide_key_lists() -> None:
+    """Cover the lists of keys: a cell that is its caller would read the descriptions of the caller's keys in them."""
+    for path in KEY_LISTS:
+        if os.path.exists(path):
+            _libc.move_into(_libc.open_tree(_libc.AT_FDCWD, b"/dev/null", _libc.OPEN_TREE_CLONE), os.fsencode(path))
 
 
 def mount_scratch(size: int, below: dict[str, list[str]]) -> None:

@@ -28,7 +28,6 @@ from handrail_cell import _libc, contain, frames, limits, namespaces, runner, se
 OVERFLOW = 65534
 FIRST_READ = 8192
 REHEARSALS = 16
-PREFERRED_ID = 0x70000000
 SCRATCH = 256 * 1024 * 1024
 
 Config = dict[str, Any]
@@ -195,7 +194,7 @@ def _free_id(table: str) -> int:
     """An id that this machine maps and that nothing is likely to own."""
     with open(table, encoding="ascii") as file:
         ranges = [tuple(int(word) for word in line.split()) for line in file]
-    for wanted in (PREFERRED_ID, OVERFLOW):
+    for wanted in (namespaces.UNOWNED_ID, OVERFLOW):
         if any(first <= wanted < first + count for first, _, count in ranges):
             return wanted
     first, _, count = ranges[-1]

@@ -168,3 +168,10 @@ def test_the_probe_builds_a_real_cell_and_brings_evidence():
     assert report.tier == "full"
     assert {report.state_of(name) for name in ("seccomp", "landlock", "pid_namespace", "no_sockets")} == {"active"}
     json.dumps(report.to_json())
+
+
+@pytest.mark.promise("cell:fresh:no-key-of-the-caller")
+def test_the_callers_keys_are_not_listed_inside(supervisor):
+    source = "result = [open(name).read() for name in ('/proc/keys', '/proc/key-users')]"
+    result = supervisor.run_sync(InlineCode(source), SandboxProfile())
+    assert json.loads(result.value) == ["", ""]
