@@ -273,3 +273,11 @@ def test_owner_and_user_attributes_of_an_edited_file_are_kept(store, place):
     assert os.getxattr(target, "user.note") == b"kept"
     if os.geteuid() == 0:
         assert (found.st_uid, found.st_gid) == (1234, 4321)
+
+
+def test_a_plan_writes_several_files_into_a_directory_that_it_makes(store, place):
+    wishes = plan(store)
+    wishes.write("d/one", b"1")
+    wishes.write("d/two", b"2")
+    commit(store, wishes.changes())
+    assert sorted(os.listdir(place / "d")) == ["one", "two"]

@@ -109,7 +109,7 @@ class Plan:
 
     def changes(self) -> ChangeSet:
         """Everything planned, as a ChangeSet; what comes out as it was is left out."""
-        planned = (Change(path, self._before[path], self._after[path]) for path in sorted(self._after))
+        planned = (Change(path, self._remember(path), self._after[path]) for path in sorted(self._after))
         return ChangeSet(tuple(change for change in planned if change.before != change.after))
 
     # ── reading the present ──────────────────────────────────────────────────────────────────────────────────
