@@ -9,6 +9,7 @@ import typer
 
 from handrail.approval.decision import AlwaysApprove, Approver, NeverApprove
 from handrail.approval.inbox import InboxApprover
+from handrail.cli.mcp import difference
 from handrail.cli.options import (
     McpConfigOption,
     McpOption,
@@ -23,7 +24,7 @@ from handrail.errors import ConfigurationError
 from handrail.mcp.approvals import ClientApprover
 from handrail.mcp.catalog import Access, Catalog, ServerSpec, ToolOverride, load_catalog
 from handrail.mcp.http import new_token
-from handrail.mcp.proxy import http_front, name_of, run_door, stdio_front
+from handrail.mcp.proxy import http_front, joined, name_of, run_door, stdio_front
 from handrail.tool import RiskLevel
 from handrail.wiring import House, Settings, open_house
 
@@ -97,6 +98,9 @@ def proxy(
     ] = None,
     allow: Annotated[list[str] | None, typer.Option("--allow", metavar="TOOL", help="Only these tools.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", metavar="SECONDS", help="For one call.")] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Show what differs from the pins, pin what is offered now, and end.")
+    ] = False,
     no_walls: Annotated[bool, typer.Option("--no-walls", help="Run the server without walls.")] = False,
     http: HttpOption = None,
     token_env: TokenOption = None,
@@ -132,7 +136,10 @@ def proxy(
     )
     approver = approver_of(approve, journal=not no_journal)
     with open_house(settings, approver=approver) as house:
-        _run(house, [spec], approver, http, token_env)
+        if trust:
+            anyio.run(_trust, house, spec, approver)
+        else:
+            _run(house, [spec], approver, http, token_env)
 
 
 def _run(house: House, specs: list[ServerSpec], approver: Approver, http: int | None, token_env: str | None) -> None:
@@ -147,6 +154,14 @@ def _run(house: House, specs: list[ServerSpec], approver: Approver, http: int | 
         await run_door(house, specs, approver=approver, own_names=own_names, front=front, say=_say)
 
     anyio.run(served)
+
+
+async def _trust(house: House, spec: ServerSpec, approver: Approver) -> None:
+    async with joined(house, [spec], approver=approver) as servers:
+        server = servers.servers[0]
+        for line in difference(server) or ["Nothing differs from what is pinned."]:
+            typer.echo(line)
+        server.trust()
 
 
 def _say(line: str) -> None:

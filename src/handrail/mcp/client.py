@@ -268,6 +268,11 @@ class McpServer:
         identity = ServerIdentity(self.spec.identity(), info.name if info else "", info.version if info else "")
         return Listing(identity, usable, (*malformed, *undecodable, *dropped))
 
+    def trust(self) -> None:
+        """A person looked: pin what is offered now."""
+        if self.listing is not None:
+            self._pins.trust(self.spec.name, self.listing)
+
     def refuse(self, tool: str, why: str) -> None:
         """Keep one tool from being offered or called, for a reason of the host's."""
         self._refused[tool] = why
