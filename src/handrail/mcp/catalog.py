@@ -94,7 +94,7 @@ class ServerSpec:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     allowed: tuple[str, ...] | None = None
     timeout: float | None = None
-    start_timeout: float = 30.0
+    start_timeout: float = 60.0
     max_message_bytes: int = DEFAULT_MESSAGE_BYTES
     overrides: Mapping[str, ToolOverride] = field(default_factory=dict[str, ToolOverride])
 
@@ -228,7 +228,7 @@ def _server(name: str, table: "_Table", workspace: str | None) -> ServerSpec:
         headers=table.text_map("headers"),
         allowed=None if allowed is None else tuple(allowed),
         timeout=table.seconds("timeout"),
-        start_timeout=table.seconds("start_timeout") or 30.0,
+        start_timeout=table.seconds("start_timeout") or 60.0,
         max_message_bytes=table.count("max_message_bytes") or DEFAULT_MESSAGE_BYTES,
         overrides=overrides,
     )

