@@ -24,7 +24,6 @@ CLIENT_SCENARIOS = {
         "request-metadata",
         "sep-2322-client-request-state",
         "http-standard-headers",
-        "http-custom-headers",
         "http-invalid-tool-headers",
         "json-schema-ref-no-deref",
     ],
