@@ -85,7 +85,8 @@ async def by_catalog(workspace: Path, state: Path, names):
     lines = []
     for name in names:
         server = SERVERS[name]
-        lines += [f"[servers.{name}]", f"command = {json.dumps(server['command'])}", 'workspace = "write"', 'start_timeout = 150']
+        lines += [f"[servers.{name}]", f"command = {json.dumps(server['command'])}"]
+        lines += ['workspace = "write"', "start_timeout = 150"]
         lines += [f"read = {json.dumps([str(NODE_MODULES), GROUND])}"]
         lines += [
             f"env = {{ {', '.join(f'{key} = {json.dumps(value)}' for key, value in server.get('env', {}).items())} }}"
