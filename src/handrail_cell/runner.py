@@ -147,10 +147,15 @@ def run_program(argv: list[str], environment: dict[str, str], results: ResultMem
     return code if code >= 0 else 128 - code
 
 
+def hear_signals(*more: signal.Signals) -> None:
+    """What the warm parent ignores is heard again: a program would hand an ignored signal on to all it starts."""
+    for number in (signal.SIGTERM, signal.SIGHUP, *more):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def _become(argv: list[str], environment: dict[str, str]) -> None:
     try:
-        for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
+        hear_signals(signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
         os.execvpe(argv[0], argv, environment)
     except OSError as error:
         os.write(2, f"{argv[0]}: {error.strerror}\n".encode())

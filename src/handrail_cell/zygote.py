@@ -571,6 +571,7 @@ def _run(job: Job, results: runner.ResultMemory) -> int:
     gc.enable()
     if job.meta["kind"] == "inline":
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        runner.hear_signals()
         return runner.run_inline(job.source, job.input_json, job.name.decode("utf-8", "replace"), results)
     command = json.loads(job.name)
     if command["cwd"] is not None:

@@ -193,6 +193,13 @@ def test_background_jobs_do_not_outlive_the_command(shell: Shell) -> None:
     assert shell.names == []
 
 
+@pytest.mark.parametrize("name", ["TERM", "HUP", "INT", "PIPE"])
+def test_a_program_hears_signals_as_it_would_outside(name: str, shell: Shell) -> None:
+    outcome = shell(f"sh -c 'kill -{name} $$; echo deaf'")
+    assert "deaf" not in outcome.text
+    assert not outcome.succeeded
+
+
 def test_it_starts_in_the_workspace_or_where_it_was_told_to(shell: Shell) -> None:
     (shell.workspace / "sub").mkdir()
     assert shell("pwd").text == f"{shell.workspace}\n"
