@@ -51,6 +51,6 @@ class Place:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )

@@ -18,7 +18,7 @@ EXPECTED = {*"abcde", *"12345"}
 
 def victim(directory: Path, kill_at: int, run_id: str = "") -> subprocess.CompletedProcess[str]:
     words = [sys.executable, str(VICTIM), str(directory), str(kill_at), *([run_id] if run_id else [])]
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
 
 
 def moments(directory: Path) -> int:
