@@ -98,6 +98,9 @@ def proxy(
     ] = None,
     allow: Annotated[list[str] | None, typer.Option("--allow", metavar="TOOL", help="Only these tools.")] = None,
     timeout: Annotated[float | None, typer.Option("--timeout", metavar="SECONDS", help="For one call.")] = None,
+    start_timeout: Annotated[
+        float, typer.Option("--start-timeout", metavar="SECONDS", help="For the server's start and first answer.")
+    ] = 60.0,
     trust: Annotated[
         bool, typer.Option("--trust", help="Show what differs from the pins, pin what is offered now, and end.")
     ] = False,
@@ -124,6 +127,7 @@ def proxy(
         sandbox="none" if no_walls else "cell",
         allowed=names(allow),
         timeout=timeout,
+        start_timeout=start_timeout,
         overrides=_overrides(risk or []),
     )
     settings = Settings(

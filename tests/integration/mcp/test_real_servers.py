@@ -118,7 +118,18 @@ async def test_every_server_by_catalog(workspace, tmp_path):
 def proxied(name: str, workspace: Path, state: Path) -> StdioServerParameters:
     """The command line of the proxy in front of one server."""
     server = SERVERS[name]
-    options = ["-w", str(workspace), "--access", "write", "--read", str(NODE_MODULES), "--read", GROUND]
+    options = [
+        "-w",
+        str(workspace),
+        "--access",
+        "write",
+        "--start-timeout",
+        "150",
+        "--read",
+        str(NODE_MODULES),
+        "--read",
+        GROUND,
+    ]
     for key, value in server.get("env", {}).items():
         options += ["--env", filled(f"{key}={value}", workspace)]
     arguments = [
