@@ -14,7 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from mcp import Client, StdioServerParameters
+# This program is named for what it measures, and would be found in place of the library of the same name.
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
+
+from mcp import Client, StdioServerParameters  # noqa: E402 - only after the line above
 
 VICTIM = Path(__file__).resolve().parent.parent / "tests" / "victims" / "mcp_server.py"
 BATCH = 50
