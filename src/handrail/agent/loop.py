@@ -52,7 +52,7 @@ from handrail.call import new_call_id
 from handrail.errors import ModelError, TranscriptError
 from handrail.executor import ToolExecutor
 from handrail.journal.protocol import CallJournal, NoJournal
-from handrail.models.client import ModelClient, ModelRequest, Reply, ToolSpec
+from handrail.models.client import Message, ModelClient, ModelRequest, Reply, ToolSpec
 from handrail.models.retry import stream_with_retries
 from handrail.registry import ToolRegistry
 from handrail.tool import Plugin, Signal
@@ -266,8 +266,7 @@ class _Drive:
             stopped = self.valves.stop_before_asking()
             if stopped is not None:
                 return stopped
-            await self._compact_if_long()
-            reply = await self._ask()
+            reply = await self._ask(await self._messages())
             if isinstance(reply, Stopped):
                 return reply
             self._record_answer(reply)
@@ -311,11 +310,9 @@ class _Drive:
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _ask(self) -> Reply | Stopped:
+    async def _ask(self, messages: tuple[Message, ...]) -> Reply | Stopped:
         """One answer of the model's, its text given out as it comes."""
-        request = ModelRequest(
-            self.system, messages_of(self.transcript.records), self._offered(), self.config.max_output_tokens
-        )
+        request = ModelRequest(self.system, messages, self._offered(), self.config.max_output_tokens)
         try:
             return await self._answer_to(request, show=True)
         except ModelError as error:
@@ -358,9 +355,12 @@ class _Drive:
         self.valves.see([record])
         self.emit(AnswerComplete(reply.text, len(calls), reply.stop, reply.usage, reply.model))
 
-    async def _compact_if_long(self) -> None:
-        if estimated_tokens(messages_of(self.transcript.records)) > self.config.context_tokens:
-            await self._compact()
+    async def _messages(self) -> tuple[Message, ...]:
+        """What the model is shown next, summarised first where it is long."""
+        messages = messages_of(self.transcript.records)
+        if estimated_tokens(messages) > self.config.context_tokens and await self._compact():
+            return messages_of(self.transcript.records)
+        return messages
 
     async def _compact(self) -> bool:
         cut = cut_before(self.transcript.records)
