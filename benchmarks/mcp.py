@@ -29,8 +29,10 @@ def parameters(directory: str) -> tuple[StdioServerParameters, StdioServerParame
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     script.write_text(json.dumps({"tools": [{"name": "echo", "inputSchema": schema}]}))
     server = [sys.executable, "-I", "-S", str(VICTIM), str(script)]
+    workspace = Path(directory) / "workspace"
+    workspace.mkdir()
     environment = {"XDG_STATE_HOME": directory, "XDG_CONFIG_HOME": directory}
-    options = ["--no-journal", "--approve", "never", "--risk", "echo=read_only", "-w", directory]
+    options = ["--no-journal", "--approve", "never", "--risk", "echo=read_only", "-w", str(workspace)]
     options += ["--read", sys.base_prefix, "--read", sys.prefix, "--read", str(VICTIM.parent), "--read", directory]
     proxy = ["-m", "handrail", "proxy", *options, "--", *server]
     return (
