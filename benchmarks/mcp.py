@@ -25,15 +25,15 @@ BATCH = 50
 
 def parameters(directory: str) -> tuple[StdioServerParameters, StdioServerParameters]:
     """The server itself, and the same server behind the proxy."""
-    script = Path(directory) / "script.json"
+    workspace = Path(directory) / "workspace"
+    workspace.mkdir()
+    script = workspace / "script.json"
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     script.write_text(json.dumps({"tools": [{"name": "echo", "inputSchema": schema}]}))
     server = [sys.executable, "-I", "-S", str(VICTIM), str(script)]
-    workspace = Path(directory) / "workspace"
-    workspace.mkdir()
     environment = {"XDG_STATE_HOME": directory, "XDG_CONFIG_HOME": directory}
     options = ["--no-journal", "--approve", "never", "--risk", "echo=read_only", "-w", str(workspace)]
-    options += ["--read", sys.base_prefix, "--read", sys.prefix, "--read", str(VICTIM.parent), "--read", directory]
+    options += ["--access", "read", "--read", sys.base_prefix, "--read", sys.prefix, "--read", str(VICTIM.parent)]
     proxy = ["-m", "handrail", "proxy", *options, "--", *server]
     return (
         StdioServerParameters(command=server[0], args=server[1:]),
