@@ -53,7 +53,7 @@ def test_not_one_byte_outside_is_read_or_written_during_swaps(engine: Engine, tm
     with store, ToolExecutor(registry, workspace=workspace, approver=AlwaysApprove(), changes=store) as executor:
         swapper.start()
         try:
-            while swapped < SWAPS or not (read_inside and refused and written) and number < 500:
+            while swapped < SWAPS or (number < 500 and not (read_inside and refused and written)):
                 number += 1
                 outcome = executor.execute_sync("read", {"path": "d/f.txt"})
                 assert "SECRET" not in outcome.text
@@ -67,4 +67,4 @@ def test_not_one_byte_outside_is_read_or_written_during_swaps(engine: Engine, tm
     assert swapped >= SWAPS
     assert [entry.name for entry in outside.iterdir()] == ["f.txt"]
     assert (outside / "f.txt").read_text() == "SECRET"
-    assert read_inside and refused and written, (read_inside, refused, written, number)
+    assert min(read_inside, refused, written) > 0, (read_inside, refused, written, number)
