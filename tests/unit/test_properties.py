@@ -1,5 +1,7 @@
 """Properties over many random inputs: the decoder, the walk beneath a workspace, edit."""
 
+import ctypes
+import errno
 import json
 import os
 import tempfile
@@ -10,9 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from handrail import PathEscape, PathUnusable, ToolError, Workspace
+from handrail import PathEscape, PathUnusable, ToolDef, ToolError, Workspace
 from handrail.builtins.edit import replaced
+from handrail.guard import FilesystemGuard
 from handrail.schema import MAX_DEPTH, ArgumentsInvalid, decode_json
+from handrail.workspace import Engine
 
 MODEST = settings(deadline=None, max_examples=80)
 
@@ -159,6 +163,64 @@ def test_both_engines_lead_to_the_same_place_and_never_outside(
                 expected = answer(kernel, path, flags)
                 assert answer(ours, path, flags) == expected
                 assert expected[0] != "opened" or expected[1] in inside
+
+
+OPENAT2 = 437  # the same number on every architecture
+NO_MAGICLINKS, BENEATH = 0x02, 0x08
+
+
+def kernel_verdict(root: int, path: str) -> int:
+    """The inode where the kernel itself leads, beneath ``root``; the negative errno where it refuses."""
+    how = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_CLOEXEC, 0, NO_MAGICLINKS | BENEATH)
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = libc.syscall(OPENAT2, root, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
+    if fd < 0:
+        return -ctypes.get_errno()
+    try:
+        return os.fstat(fd).st_ino
+    finally:
+        os.close(fd)
+
+
+def guard_verdict(guard: FilesystemGuard, paths: dict[str, str]) -> dict[str, int] | None:
+    """The inode of each path, by both names the guard gives it; ``None`` where the guard refuses the call."""
+    definition = ToolDef("probe", "", {"type": "object", "properties": {name: {"type": "string"} for name in paths}})
+    definition = definition.with_(path_args=tuple(paths))
+    try:
+        guarded = guard.check(definition, dict(paths))
+    except (PathEscape, PathUnusable):
+        return None
+    found = {name: os.stat(path).st_ino for name, path in guarded.arguments.items()}
+    assert found == {name: os.stat(path, follow_symlinks=False).st_ino for name, path in guarded.resolved.items()}
+    return found
+
+
+@pytest.mark.promise("guard:verdict:agrees-with-the-kernel")
+@settings(deadline=None, max_examples=60)
+@given(STEPS, st.lists(PATHS, min_size=1, max_size=8), st.sampled_from(["openat2", "walk"]))
+@example([("link", ["a"], "../outside")], ["a", "a/secret"], "walk")
+@example([("dir", ["a"], ""), ("link", ["a", "b"], ".."), ("link", ["c"], "a/b")], ["c", "c/a/b", "c/.."], "walk")
+@example([("link", ["a"], "b"), ("link", ["b"], "a")], ["a", "b/c"], "openat2")
+@example([("file", ["a"], ""), ("link", ["b"], "a")], ["a", "b", "a/c", "b/."], "openat2")
+def test_the_guards_verdict_is_the_kernels_own(
+    steps: list[tuple[str, list[str], str]], paths: list[str], engine: Engine
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory, "workspace")
+        root.mkdir()
+        Path(directory, "outside").mkdir()
+        Path(directory, "outside/secret").touch()
+        lay_out(root, steps)
+        with Workspace(root, engine=engine) as workspace:
+            guard = FilesystemGuard(workspace)
+            kernel = {f"p{number}": kernel_verdict(workspace.fd, path) for number, path in enumerate(paths)}
+            kernel = {name: verdict for name, verdict in kernel.items() if verdict != -errno.ENOENT}
+            named = {name: paths[int(name[1:])] for name in kernel}
+            for name, path in named.items():
+                expected = {name: kernel[name]} if kernel[name] > 0 else None
+                assert guard_verdict(guard, {name: path}) == expected
+            every = kernel if all(verdict > 0 for verdict in kernel.values()) else None
+            assert guard_verdict(guard, named) == every
 
 
 @pytest.mark.promise("edit:exact:only-the-matches-change")
