@@ -50,7 +50,6 @@ class BareForks:
 
     def __init__(self) -> None:
 
-
         source = os.path.dirname(os.path.dirname(handrail_cell.__file__))
         self.process = subprocess.Popen(
             [interpreter(), "-I", "-S", "-c", FORKER, source], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -134,9 +134,13 @@ async def _must_refuse(attempt: Awaitable[Any], otherwise: str) -> None:
     raise AssertionError(otherwise)
 
 
+def _done(_: Mapping[str, Any]) -> str:
+    return "done"
+
+
 def _a_call() -> Approved:
     definition = ToolDef("probe", "Probe.", {"type": "object", "properties": {}})
-    registered = RegisteredTool(Tool(definition, lambda _: "done"), "host:probe", "probe", "check")
+    registered = RegisteredTool(Tool(definition, _done), "host:probe", "probe", "check")
     proposed = Proposed(new_call_id(), registered, {}, Origin(), 0.0)
     return Approved(Checked(proposed, {}), "before", "check")
 

@@ -13,7 +13,7 @@ from handrail import Reason, ToolOutcome
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 MODULES = sorted(SOURCE.rglob("*.py"))
-HEAVY = {"anthropic", "apsw", "mcp", "numpy", "openai", "prompt_toolkit", "psycopg", "pydantic", "re2", "rich", "typer"}
+HEAVY = {"anthropic", "apsw", "mcp", "numpy", "openai", "prompt_toolkit", "psycopg", "pydantic", "rich", "typer"}
 
 
 def _ours(node: ast.Import | ast.ImportFrom) -> bool:

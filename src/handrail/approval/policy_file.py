@@ -400,13 +400,14 @@ def example_subject(rule: Rule, arguments: Mapping[str, Any], *, workspace: str 
     Every argument that a ``beneath`` of the rule names counts as a guarded path.
     """
     named = {condition.name for condition in rule.conditions if isinstance(condition, Beneath)}
-    paths = {
-        name: (directory_of(value, workspace),) * 2
+    places = {
+        name: directory_of(value, workspace)
         for name, value in arguments.items()
         if name in named and isinstance(value, str)
     }
     risk = rule.risks[0] if rule.risks else RiskLevel.MUTATION
-    placed = {**arguments, **{name: pair[0] for name, pair in paths.items()}}
+    paths = {name: (place, place) for name, place in places.items()}
+    placed = {**arguments, **places}
     return Subject((rule.tool,), risk, placed, paths, workspace)
 
 

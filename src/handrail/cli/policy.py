@@ -274,7 +274,7 @@ def _replayed(past: PastCall, rules: CompiledRules, registry: ToolRegistry) -> R
         (past.tool, registered.model_name) if registered is not None else (past.tool,),
         past.risk,
         past.arguments,
-        {name: (str(past.arguments[name]),) * 2 for name in _path_names(past, registered)},
+        {name: (str(past.arguments[name]), str(past.arguments[name])) for name in _path_names(past, registered)},
         past.workspace,
         past.staged,
     )

@@ -32,6 +32,7 @@ from handrail_cell.wire import EnforcementReport
 
 __all__ = ["CellProcess", "CellResult", "InlineCode", "Program", "ShellCommand", "StagedLayer", "Supervisor"]
 
+
 class Supervisor:
     """Owns the warm parents and the pool of parked cells. One per host process; thread-safe; close it when done.
 
