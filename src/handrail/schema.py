@@ -229,6 +229,8 @@ class Schema:
             self.document: dict[str, Any] = copy_json(document)
         except ArgumentsInvalid as error:
             raise ToolDefinitionError(f"{where}: the schema is not plain JSON: {error}") from None
+        if not isinstance(cast("Any", self.document), dict):
+            raise ToolDefinitionError(f"{where}: a schema must be a JSON object, not {kind_of(document)}")
         self.dialect = _dialect_of(self.document, where)
         if root_object:
             _require_object_root(self.document, where)
