@@ -63,7 +63,7 @@ from handrail.outcome import ChangesReport, Reason, ToolOutcome
 from handrail.output import OutputCap
 from handrail.parked import Answer, Grant, GrantStore, HeldIntent, ParkedCall
 from handrail.registry import ToolRegistry
-from handrail.schema import ArgumentsInvalid, copy_json, decode_arguments
+from handrail.schema import ArgumentsInvalid, Schema, copy_json, decode_arguments
 from handrail.tool import Effect, Job, RiskLevel, Signal
 from handrail.workspace import AnyPath, Workspace
 
@@ -411,7 +411,7 @@ class ToolExecutor:
         )
         try:
             faults.point("call.body.enter")
-            effect = await tool.body.run(job)
+            effect = _held_to_its_schema(tool.definition.output, await tool.body.run(job), mask=self._mask_values)
             faults.point("call.body.left")
             return (
                 effect if self._review_output is None else await _reviewed_output(self._review_output, checked, effect)
@@ -756,6 +756,20 @@ def _unknown_tool(name: str, known: list[str]) -> str:
 def _nobody_to_ask(checked: Checked) -> Unavailable:
     risk = checked.registered.tool.definition.risk_level
     return Unavailable(f"a {risk.value} call needs an approver, and this host has none")
+
+
+def _held_to_its_schema(output: Schema | None, effect: Effect, *, mask: bool) -> Effect:
+    """Mark a completed call whose result breaks its declared schema. What happened stays as it is.
+
+    The result is the value; where there is none, a text that fits the schema is a result too.
+    """
+    outcome = effect.outcome
+    if output is None or not outcome.succeeded or outcome.invalid_output:
+        return effect
+    wrong = output.errors(outcome.value, mask=mask, root="the result")
+    if not wrong or (outcome.value is None and not output.errors(outcome.text)):
+        return effect
+    return replace(effect, outcome=outcome.with_broken_output("; ".join(wrong)))
 
 
 async def _reviewed_output(reviewer: OutputReviewer, checked: Checked, effect: Effect) -> Effect:

@@ -140,6 +140,11 @@ class ToolOutcome:
             raise TypeError(f"an outcome has no field {min(changes)!r}")
         return copied
 
+    def with_broken_output(self, wrong: str) -> "ToolOutcome":
+        """Marked: the call completed, but its result breaks the tool's own output schema, as ``wrong`` says."""
+        note = f"[The call completed, but its result breaks the tool's own output schema: {wrong}]"
+        return self.with_(text=f"{note}\n{self.text}", reason=Reason.INVALID_OUTPUT, invalid_output=True)
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data: what ``--json`` prints and the journal keeps. Every field, always."""
         return {

@@ -241,24 +241,24 @@ class Schema:
         self._hidden = _hidden_names(subschemas)
         self._validator = _compiled(self.document, self.dialect, where)
 
-    def errors(self, value: Any, *, mask: bool = False) -> list[str]:
+    def errors(self, value: Any, *, mask: bool = False, root: str = "the arguments") -> list[str]:
         """What is wrong with ``value``, at most ``MAX_ERRORS`` sentences; empty when it is valid.
 
         Each names the instance path, what was expected and what came. ``mask`` hides the values themselves; those of
-        ``writeOnly`` properties are always hidden.
+        ``writeOnly`` properties are always hidden. ``root`` is what a sentence calls the whole value.
         """
         try:
             if self._validator.is_valid(value):
                 return []
             found = self._validator.iter_errors(value)
-            return [self._sentence(error, mask) for _, error in zip(range(MAX_ERRORS), found, strict=False)]
+            return [self._sentence(error, mask, root) for _, error in zip(range(MAX_ERRORS), found, strict=False)]
         except ValueError as error:
             return [f"the value cannot be checked: {error}"]
 
-    def _sentence(self, error: Any, mask: bool) -> str:
+    def _sentence(self, error: Any, mask: bool, root: str) -> str:
         path = error.instance_path
         hidden = mask or self._hidden is None or not self._hidden.isdisjoint(path)
-        return sentence(error.kind.name, error.kind, error.instance, path, hidden=hidden)
+        return sentence(error.kind.name, error.kind, error.instance, path, hidden=hidden, root=root)
 
     def accepts(self, value: Any) -> bool:
         """Whether ``value`` is valid. No coercion."""

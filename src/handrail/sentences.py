@@ -36,9 +36,9 @@ def kind_of(value: Any) -> str:
     return "an object"
 
 
-def sentence(keyword: str, kind: Any, value: Any, path: Sequence[str | int], *, hidden: bool) -> str:
-    """One complaint. ``kind`` carries what the keyword demands, as the validator names it."""
-    place = _place(path) or "the arguments"
+def sentence(keyword: str, kind: Any, value: Any, path: Sequence[str | int], *, hidden: bool, root: str) -> str:
+    """One complaint. ``kind`` carries what the keyword demands, as the validator names it; ``root`` names the whole."""
+    place = _place(path) or root
     if keyword == "required":
         return f"{place}: the field {kind.property!r} is missing"
     if keyword in ("additionalProperties", "unevaluatedProperties"):

@@ -115,6 +115,48 @@ def test_any_escaping_path_among_several_fails_the_whole_call(tmp_path: Path) ->
         assert outcome.text.startswith(f"Path refused: {escaping}:")
 
 
+ANSWER = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
+
+
+@pytest.mark.promise("call:output:broken-result-is-marked")
+@pytest.mark.parametrize(
+    ("schema", "returned", "wrong"),
+    [
+        (ANSWER, {"count": 3}, None),
+        (ANSWER, {"count": "3"}, 'count: expected a whole number, got "3" (a string)'),
+        (ANSWER, {}, "the result: the field 'count' is missing"),
+        (ANSWER, [1], "the result: expected an object, got an array"),
+        (ANSWER, "only text", "the result: expected an object, got null"),
+        (ANSWER, None, "the result: expected an object, got null"),
+        (ANSWER, Effect(ToolOutcome.ok("said", value=object())), "the value cannot be checked: Unsupported type"),
+        ({"type": "string"}, "text", None),
+        ({"type": "null"}, None, None),
+        ({"type": "array"}, [], None),
+        (None, {"count": "3"}, None),
+    ],
+)
+def test_a_result_that_breaks_its_own_schema_is_completed_and_marked(
+    schema: dict[str, Any] | None, returned: Any, wrong: str | None
+) -> None:
+    outcome = run(lambda args: returned, {}, ToolDef("tool", "", OBJECT, "read_only", output_schema=schema))
+    assert outcome.status == "ok"
+    assert (outcome.invalid_output, outcome.reason) == (
+        (False, None) if wrong is None else (True, Reason.INVALID_OUTPUT)
+    )
+    note = "[The call completed, but its result breaks the tool's own output schema: "
+    assert outcome.text.startswith(note + (wrong or "")) == (wrong is not None)
+
+
+@pytest.mark.promise("call:output:broken-result-is-marked")
+def test_a_failure_is_not_held_to_the_schema_of_results() -> None:
+    def fails(args: dict[str, Any]) -> str:
+        raise ToolError("it did not work")
+
+    outcome = run(fails, {}, ToolDef("tool", "", OBJECT, "read_only", output_schema=ANSWER))
+    assert (outcome.status, outcome.reason, outcome.invalid_output) == ("error", Reason.TOOL_ERROR, False)
+    assert outcome.text == "it did not work"
+
+
 @pytest.mark.promise("call:edited:checked-again")
 def test_modified_arguments_are_checked_again_from_the_beginning(tmp_path: Path) -> None:
     asked: list[Any] = []

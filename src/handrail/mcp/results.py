@@ -25,15 +25,8 @@ def outcome_of(result: types.CallToolResult, output: Schema | None) -> ToolOutco
     if result.is_error:
         return ToolOutcome.error(text or "The tool failed and gave no reason.", value=value, content=content)
     wrong = _broken(value, output, has_value="structured_content" in result.model_fields_set)
-    if wrong:
-        return ToolOutcome.ok(
-            f"[The call completed, but its result breaks the tool's own output schema: {wrong}]\n{text}",
-            reason=Reason.INVALID_OUTPUT,
-            value=value,
-            content=content,
-            invalid_output=True,
-        )
-    return ToolOutcome.ok(text, value=value, content=content)
+    outcome = ToolOutcome.ok(text, value=value, content=content)
+    return outcome.with_broken_output(wrong) if wrong else outcome
 
 
 def _broken(value: Any, output: Schema | None, *, has_value: bool) -> str:
@@ -44,7 +37,7 @@ def _broken(value: Any, output: Schema | None, *, has_value: bool) -> str:
     depth = depth_of(value)
     if depth > MIN_DEPTH and depth > (deepest := depth_allowed(output.document)):
         return f"it nests deeper than the {deepest} levels that can be checked"
-    return "; ".join(output.errors(value))
+    return "; ".join(output.errors(value, root="the result"))
 
 
 def text_of(blocks: list[dict[str, Any]], value: Any) -> str:
