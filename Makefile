@@ -4,9 +4,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 EXTRAS := mcp,openai,anthropic,postgres
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
+# These kill processes hundreds of times, drive real terminals, or install other people's servers first.
+PATIENT := tests/crash tests/terminal tests/integration/mcp/test_conformance.py \
+           tests/integration/mcp/test_real_servers.py
 
-.PHONY: demo test lint types contracts docs bench check format clean
+.PHONY: demo test test-patient test-all lint types contracts docs bench check format clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Handrail needs Python 3.11 or newer")'
@@ -23,7 +26,12 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m handrail.demo
 
 test: $(VENV)/.developed
-	$(PYTEST)
+	$(PYTEST) $(addprefix --ignore=,$(PATIENT))
+
+test-patient: $(VENV)/.developed
+	$(PYTEST) $(PATIENT)
+
+test-all: test test-patient
 
 lint: $(VENV)/.developed
 	$(BIN)/ruff check .

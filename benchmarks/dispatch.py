@@ -79,21 +79,23 @@ def handrail(*, is_async: bool) -> Call:
 
 
 def pydantic_ai(*, is_async: bool) -> Call:
+    """Through ``ToolManager.handle_call``, which is how an agent's run calls a tool."""
     from pydantic_ai import RunContext
+    from pydantic_ai.messages import ToolCallPart
     from pydantic_ai.models.test import TestModel
+    from pydantic_ai.tool_manager import ToolManager
     from pydantic_ai.toolsets import FunctionToolset
     from pydantic_ai.usage import RunUsage
 
     toolset: Any = FunctionToolset()
     toolset.add_function(async_handler if is_async else sync_handler, takes_ctx=False, name="lookup")
     context: Any = RunContext(deps=None, model=TestModel(), usage=RunUsage())
-    tools: dict[str, Any] = {}
+    ready: list[Any] = []
 
     async def call() -> str:
-        if not tools:
-            tools.update(await toolset.get_tools(context))
-        arguments = tools["lookup"].args_validator.validate_json(RAW)
-        return await toolset.call_tool("lookup", arguments, context, tools["lookup"])
+        if not ready:
+            ready.append(await ToolManager(toolset).for_run_step(context))
+        return await ready[0].handle_call(ToolCallPart("lookup", RAW, tool_call_id="1"))
 
     return call
 

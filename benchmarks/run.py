@@ -25,7 +25,7 @@ QUICK: dict[str, list[str]] = {
     "dispatch": ["--rounds", "50"],
     "loop": ["--turns", "10", "--rounds", "2"],
 }
-NAMES = ("cell", "isolation", "dispatch", "growth", "policy", "journal", "staging", "loop", "mcp")
+NAMES = ("cell", "isolation", "dispatch", "growth", "policy", "journal", "staging", "loop", "mcp_proxy")
 
 
 def one(name: str, *, quick: bool) -> dict[str, Any]:

@@ -133,10 +133,11 @@ async def test_sixty_four_clients_and_flat_memory(tmp_path):
         reached = {warm: 0, each: 0}
 
         async def one(index):
-            theirs = streamable_http_client(
-                url, http_client=httpx2.AsyncClient(headers=GOOD, trust_env=False, timeout=300)
-            )
-            async with Client(theirs, mode="legacy" if index % 2 else "auto") as client:
+            mode = "legacy" if index % 2 else "auto"
+            async with (
+                httpx2.AsyncClient(headers=GOOD, trust_env=False, timeout=300) as http,
+                Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+            ):
                 for n in range(1, each + 1):
                     result = await client.call_tool("count", {"n": n})
                     assert result.content[0].text == str(n)
