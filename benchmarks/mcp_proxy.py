@@ -1,6 +1,6 @@
 """What the proxy adds to one call over stdio, beside a direct call to the same server, in the same run.
 
-Usage: ``python benchmarks/mcp_proxy.py [--calls N] [--json]``. The server is a small Python program without the protocol
+Usage: ``python benchmarks/mcp_proxy.py [--calls N] [--json]``. The server is a small program without the protocol
 library, so that nearly all of what is measured is the proxy. Direct and proxied calls take turns in small batches, so
 that whatever else the machine does meets both. The journal is off: its flush is measured elsewhere.
 """
