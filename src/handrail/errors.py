@@ -21,6 +21,7 @@
     ├── JournalError                  the journal cannot be used
     │   ├── JournalCorrupt            damage elsewhere than in a torn tail; names the place
     │   ├── JournalPoisoned           a flush failed; this writer refuses to go on
+    │   ├── CallBegunBefore           a call id was begun before and has no outcome yet
     │   └── StaleEpoch                another worker owns the call now; this result is evidence only
     ├── ModelError                    a model cannot be asked, or its answer cannot be used
     ├── TranscriptError               a run's transcript is damaged, locked or unknown
@@ -133,6 +134,10 @@ class JournalCorrupt(JournalError):
 
 class JournalPoisoned(JournalError):
     """A flush to disk failed once; nothing written after that could be trusted, so nothing is."""
+
+
+class CallBegunBefore(JournalError):
+    """This call id has an intent already, and no outcome: it may or may not have happened. It is not run again."""
 
 
 class StaleEpoch(JournalError):

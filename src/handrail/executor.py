@@ -48,6 +48,7 @@ from handrail.changes.changeset import ChangeSet
 from handrail.changes.keeper import ChangeKeeper
 from handrail.errors import (
     ApprovalError,
+    CallBegunBefore,
     ChangeConflict,
     ChangeError,
     ConfigurationError,
@@ -282,6 +283,8 @@ class ToolExecutor:
             with anyio.CancelScope(shield=True):
                 await self._settle(walk, _cancelled(walk))
             raise
+        except CallBegunBefore:  # whoever began it records its end; there is nothing of ours to record
+            return self._completed(walk, _begun_before())
         except JournalError as error:
             outcome = _without_journal(walk, error)
         except ApprovalError as error:  # used before, here or by another process; whoever used it records the call
@@ -834,6 +837,14 @@ def _cancelled(walk: _Walk) -> ToolOutcome:
     if walk.recorded.checked.registered.tool.body.staged and walk.change_digest is None:
         return ToolOutcome.error("Cancelled; its changes were dropped and nothing was changed.", Reason.CANCELLED)
     return ToolOutcome.unknown("Cancelled while it ran; it may or may not have had its effect.", Reason.CANCELLED)
+
+
+def _begun_before() -> ToolOutcome:
+    return ToolOutcome.unknown(
+        "This call was begun before, here or by another process, and has no outcome: it may or may not have happened. "
+        "It was not run again.",
+        Reason.INTERRUPTED,
+    )
 
 
 def _without_journal(walk: _Walk, error: JournalError) -> ToolOutcome:

@@ -20,7 +20,7 @@ from handrail.checks import check_journal_store as check_journal_store
 from handrail.checks import check_mechanism as check_mechanism
 from handrail.checks import check_model_client as check_model_client
 from handrail.checks import check_tool as check_tool
-from handrail.errors import ApprovalError, JournalError, StaleEpoch
+from handrail.errors import ApprovalError, CallBegunBefore, StaleEpoch
 from handrail.models.scripted import ScriptedModel as ScriptedModel
 from handrail.models.scripted import call as call
 from handrail.models.scripted import calls as calls
@@ -65,7 +65,7 @@ class MemoryJournal(MemoryGrants):
         call_id = approved.checked.proposed.call_id
         call = self._calls.setdefault(call_id, _Call())
         if call.recorded is not None or call.outcome is not None:
-            raise JournalError(f"the call {call_id} was begun before")
+            raise CallBegunBefore(f"the call {call_id} was begun before")
         if approved.approval_id is not None and approved.approval_id in self._questions:
             self._use(self._usable(approved.approval_id), approved.binding)
         call.recorded = Recorded(approved, call_id, len(self.events) + 1)

@@ -7,7 +7,22 @@ from typing import Any
 import anyio
 import pytest
 
-from handrail import AlwaysApprove, ApprovalRequest, NeverApprove, RiskLevel, Tool, ToolDef, ToolOutcome
+from handrail import (
+    AlwaysApprove,
+    ApprovalRequest,
+    Approved,
+    Checked,
+    NeverApprove,
+    Origin,
+    Proposed,
+    Reason,
+    RiskLevel,
+    Tool,
+    ToolDef,
+    ToolExecutor,
+    ToolOutcome,
+    ToolRegistry,
+)
 from handrail.approval.inbox import InboxApprover
 from handrail.builtins import BUILTIN_TOOLS
 from handrail.changes.store import ChangeStore
@@ -114,3 +129,21 @@ def test_the_scripted_model_keeps_a_clients_rules() -> None:
 def test_every_step_of_every_tier_says_what_it_enforces(tier: str) -> None:
     for name, _ in contain.ORDER[tier]:
         check_mechanism(name)
+
+
+def test_a_call_id_that_was_begun_and_never_ended_is_unknown_and_never_runs_again(tmp_path: Path) -> None:
+    ran: list[str] = []
+    registry = ToolRegistry()
+    registry.register_from_def(
+        ToolDef("pay", "", {"type": "object"}, risk_level="read_only"), lambda _: ran.append("x")
+    )
+    journal = MemoryJournal()
+    call = "01990000-0000-7000-8000-000000000001"
+
+    async def run() -> ToolOutcome:
+        proposed = Proposed(call, next(iter(registry)), {}, Origin(), 0.0)
+        await journal.begin(Approved(Checked(proposed, {}), "before", "test"), deadline=4e9)
+        return await ToolExecutor(registry, journal=journal).execute("pay", "{}", call_id=call)
+
+    outcome = anyio.run(run)
+    assert (outcome.status, outcome.reason, ran) == ("unknown", Reason.INTERRUPTED, [])

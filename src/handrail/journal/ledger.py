@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
-from handrail.errors import ApprovalError, JournalError, StaleEpoch
+from handrail.errors import ApprovalError, CallBegunBefore, JournalError, StaleEpoch
 from handrail.journal.records import Head, Record, encode, extended
 from handrail.parked import Answer, Grant, ParkedCall
 
@@ -168,7 +168,7 @@ def begin(intent: Mapping[str, Any], executor: str, won: list[int]) -> Operation
             return Begun(sequence, row.epoch)
         used = _usable(page, approval_id, call_id, approval["binding"] if approval is not None else None)
         if row is not None and row.state != "parked":
-            raise JournalError(f"the call {call_id} was begun before; it is {row.state}")
+            raise CallBegunBefore(f"the call {call_id} was begun before; it is {row.state}")
         _use(page, used)
         if row is not None and row.approval_id != approval_id:
             _use(page, page.approvals.get(row.approval_id))
