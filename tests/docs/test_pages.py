@@ -22,6 +22,12 @@ def test_the_tool_of_ones_own_prints_what_its_page_says() -> None:
     assert f"It prints\n\n```\n{done.stdout}```" in page
 
 
+def test_the_smallest_agent_runs_to_its_end() -> None:
+    example = ROOT / "examples" / "agent.py"
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "done - Milk and bread.\n"
+
+
 def test_the_skill_and_the_policy_that_the_pages_show_are_accepted() -> None:
     assert check_skill(ROOT / "examples" / "count.skill.yaml") == []
     load_policy(str(ROOT / "examples" / "policy.toml"))
