@@ -132,6 +132,33 @@ def test_an_edit_elsewhere_while_the_call_ran_is_no_conflict(store, place):
     assert (place / "b").read_text() == "mine"
 
 
+@pytest.mark.parametrize("moment", [Moment.now, Moment.after_the_tick])
+def test_a_moment_parts_the_change_before_it_from_the_change_after_it(place, moment):
+    told = []
+    for turn in range(200):
+        (place / "a").write_text(f"before {turn}")
+        since = moment()
+        told.append(since.may_precede(os.stat(place / "a").st_ctime_ns))
+        (place / "b").write_text(f"after {turn}")
+        assert since.may_precede(os.stat(place / "b").st_ctime_ns), "a later change is always told"
+    assert told.count(True) <= len(told) // 10, "an earlier one is hardly ever taken for a later one"
+
+
+def test_a_moment_that_needs_no_waiting_is_found_where_stamps_are_fine():
+    found = [Moment.at_once() for _ in range(20)]
+    release = tuple(int(part) for part in os.uname().release.split(".")[:2])
+    assert any(found) == (release >= (6, 13))
+
+
+@pytest.mark.parametrize("grain", [1, 100, 10**6, 10**9, 2 * 10**9])
+def test_a_stamp_with_fewer_digits_stands_for_all_the_time_to_the_next(grain):
+    now = 1_700_000_000_123_456_789
+    since = Moment(now, 0)
+    assert since.may_precede((now + 1) // grain * grain)
+    assert since.may_precede((now + grain) // grain * grain)
+    assert not since.may_precede(now // grain * grain - grain)
+
+
 def test_a_clock_that_was_set_back_is_noticed(store):
     moment = Moment.now()
     with pytest.raises(ChangeError, match="clock"):

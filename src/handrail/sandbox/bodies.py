@@ -136,7 +136,7 @@ class CellBody:
         profile = self._profile(job, stages=stages)
         spill = _Spill(self._cells.spill_directory, self._tail.bytes if self._tail else 0)
         on_output = _both(job.on_output, spill if self._tail else None)
-        since = await to_thread.run_sync(Moment.now) if stages else None
+        since = await _moment() if stages else None
         try:
             result = await self._cells.supervisor.run(
                 self._program(job), profile, on_output=on_output, cancel=job.signal
@@ -172,6 +172,11 @@ class CellBody:
 
 def _timeout_of(job: Job) -> float:
     return job.timeout
+
+
+async def _moment() -> Moment:
+    """The moment before a staged call: in no time where the kernel can tell it, else the wait is a thread's."""
+    return Moment.at_once() or await to_thread.run_sync(Moment.after_the_tick)
 
 
 # ── what a result says, pure ─────────────────────────────────────────────────────────────────────────────────────
