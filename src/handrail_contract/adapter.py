@@ -49,6 +49,6 @@ class Adapter(Protocol):
         """Run a call to ``function`` once, keeping what the framework keeps in ``directory``."""
         ...
 
-    def crash_again(self, directory: str, function: Callable[[], str]) -> str:
-        """Go on from ``directory`` after the process died in the middle; return what the model is told."""
+    def crash_again(self, directory: str, function: Callable[[], str]) -> Answer:
+        """Go on from ``directory`` after the process died in the middle; return what the model is told of the call."""
         ...

@@ -1,13 +1,14 @@
-"""The process that a crash probe kills: ``python -m handrail_contract.child ADAPTER first|again DIRECTORY``."""
+"""The process that a crash probe kills: ``python -m handrail_contract.child ADAPTER whole|first|again DIRECTORY``."""
 
+import json
 import os
 import signal
 import sys
+from dataclasses import asdict
 
 from handrail_contract.adapter import NotOffered
 from handrail_contract.adapters import load
-
-NOT_OFFERED = 64
+from handrail_contract.probes import NOT_OFFERED
 
 
 def main() -> None:
@@ -24,10 +25,10 @@ def main() -> None:
         return "charged"
 
     try:
-        if phase == "first":
-            adapter.crash_first(directory, charge)
+        if phase == "again":
+            sys.stdout.write(json.dumps(asdict(adapter.crash_again(directory, charge))))
         else:
-            sys.stdout.write(adapter.crash_again(directory, charge))
+            adapter.crash_first(directory, charge)
     except NotOffered as reason:
         sys.stdout.write(str(reason))
         sys.exit(NOT_OFFERED)

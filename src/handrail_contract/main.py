@@ -1,8 +1,9 @@
 """``handrail-contract``: the matrix, as a table or as JSON.
 
 ``handrail-contract`` measures every adapter whose framework is installed here; ``handrail-contract NAME…`` only those.
+An adapter of one's own is named by its place, ``module:Class`` (see :class:`handrail_contract.adapter.Adapter`).
 Frameworks do not share an environment easily: ``--python PATH`` measures in another interpreter (repeatable as
-``NAME=PATH``), to which this package is lent by path.
+``NAME=PATH``), to which this package alone is lent by path.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -44,10 +46,13 @@ def _version(package: str) -> str | None:
 
 def _measure_apart(name: str, python: str) -> dict[str, Any]:
     """In a process of its own: a peer that crashes or hangs takes only its own column with it."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1]), "PYTHONWARNINGS": "ignore"}
     command = [python, "-m", "handrail_contract.main", "--here", name]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
+        with tempfile.TemporaryDirectory() as lent:
+            Path(lent, "handrail_contract").symlink_to(Path(__file__).resolve().parent)
+            paths = os.pathsep.join(filter(None, (lent, os.environ.get("PYTHONPATH"))))
+            environment = {**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
         return json.loads(done.stdout.strip().splitlines()[-1])
     except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
         rows = [Row(probe, promise, "cannot run", repr(error)[:200]) for probe, (promise, _) in PROBES.items()]
@@ -80,7 +85,9 @@ def table(columns: list[dict[str, Any]]) -> str:
 def main(words: list[str] | None = None) -> int:
     """The command. Exit status 0 when every named framework could be tried."""
     parser = argparse.ArgumentParser(prog="handrail-contract", description="Measure frameworks against the contract.")
-    parser.add_argument("frameworks", nargs="*", metavar="NAME", help=f"of: {', '.join(ADAPTERS)} (default: all)")
+    parser.add_argument(
+        "frameworks", nargs="*", metavar="NAME", help=f"of: {', '.join(ADAPTERS)}; or module:Class (default: all)"
+    )
     parser.add_argument("--json", action="store_true", help="print every row with its evidence")
     parser.add_argument(
         "--python", action="append", default=[], metavar="[NAME=]PATH", help="interpreter to measure in"
@@ -90,9 +97,9 @@ def main(words: list[str] | None = None) -> int:
     if options.here:
         print(json.dumps(measure(options.here)))
         return 0
-    unknown = [name for name in options.frameworks if name not in ADAPTERS]
+    unknown = [name for name in options.frameworks if name not in ADAPTERS and ":" not in name]
     if unknown:
-        parser.error(f"unknown framework {unknown[0]!r}; there are: {', '.join(ADAPTERS)}")
+        parser.error(f"unknown framework {unknown[0]!r}; there are: {', '.join(ADAPTERS)}, and module:Class")
     pythons = _interpreters(options.python)
     columns = [
         _measure_apart(name, pythons.get(name, pythons.get("", sys.executable)))

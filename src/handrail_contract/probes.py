@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,12 @@ from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Literal
 
-from handrail_contract.adapter import Adapter, NotOffered
+from pydantic import StrictBool, StrictInt
+
+from handrail_contract.adapter import Adapter, Answer, NotOffered
+
+NOT_OFFERED = 64
+"""Exit status of a child whose framework has nothing to go on from."""
 
 Verdict = Literal["held", "broke", "not offered", "cannot run"]
 
@@ -105,6 +111,34 @@ def _boolean_for_number(adapter: Adapter) -> tuple[bool, str]:
 @_probe("coercion: word for a boolean", 'flag="yes" never enters the handler')
 def _word_for_boolean(adapter: Adapter) -> tuple[bool, str]:
     return _typed_call(adapter, '{"n": 1, "flag": "yes", "s": "a"}')
+
+
+@_probe(
+    "coercion: strict annotations", "a function annotated with pydantic's StrictInt and StrictBool is never coerced to"
+)
+def _strict_annotations(adapter: Adapter) -> tuple[bool, str]:
+    entered: list[Any] = []
+
+    def probe(n: StrictInt, flag: StrictBool) -> str:
+        """Probe.
+
+        Args:
+            n: a number
+            flag: a flag
+        """
+        entered.append((n, flag))
+        return "done"
+
+    invoke = adapter.typed(probe)
+    control = _attempt(invoke, '{"n": 1, "flag": true}')
+    if entered != [(1, True)]:
+        return False, f"the control call did not run: {control}"
+    for raw in ('{"n": "42", "flag": true}', '{"n": true, "flag": true}', '{"n": 1, "flag": "yes"}'):
+        entered.clear()
+        said = _attempt(invoke, raw)
+        if entered:
+            return False, f"handler ran with {entered[0]!r}"
+    return True, f"all three refused; the last: {said}"
 
 
 @_probe("decoding: unknown key", "a key that the function does not have never enters the handler")
@@ -267,14 +301,16 @@ def _wait_out(started: float) -> None:
     time.sleep(max(0.0, started + WORK_S + GRACE_S - time.monotonic()))
 
 
-@_probe("output: cap", "5 MB of output reach the model as at most 200 KB, and it is told that some is missing")
+@_probe("output: cap", "5 MB of output reach the model as at most 200 KB, and it is told how much is missing")
 def _output_cap(adapter: Adapter) -> tuple[bool, str]:
     def probe() -> str:
         """Probe."""
         return "x" * 5_000_000
 
     answer = adapter.typed(probe)("{}")
-    return len(answer.text) <= 200_000, f"{len(answer.text)} characters reach the model"
+    told = answer.text.replace("x", "").strip()
+    evidence = f"{len(answer.text)} characters reach the model, and it is told: {told[:120] or 'nothing'}"
+    return len(answer.text) <= 200_000 and any(sign.isdigit() for sign in told), evidence
 
 
 # ── approvals, crashes ───────────────────────────────────────────────────────────────────────────────────────────
@@ -304,23 +340,55 @@ def _approval_bound(adapter: Adapter) -> tuple[bool, str]:
     return "harmful" not in ran, f"ran: {ran}"
 
 
-@_probe("crash: at most once", "killed between effect and record, then resumed: one effect, and the model is told")
+@_probe(
+    "crash: at most once", "killed between effect and record, then resumed: one effect, and the model is told the truth"
+)
 def _crash(adapter: Adapter) -> tuple[bool, str]:
     with tempfile.TemporaryDirectory() as directory:
+        whole = _child(adapter, "whole", directory)
+        if whole.returncode == NOT_OFFERED:
+            raise NotOffered(whole.stdout.strip())
+        if whole.returncode or _effects(directory) != 1:
+            return False, f"the control run did not end with one effect: {whole.stderr.strip()[-200:]}"
+    with tempfile.TemporaryDirectory() as directory:
         first = _child(adapter, "first", directory)
-        if first.returncode == 64:
-            raise NotOffered(first.stdout.strip())
         if first.returncode != -signal.SIGKILL:
             return False, f"the first run was not killed in the tool: {first.stderr.strip()[-200:]}"
         again = _child(adapter, "again", directory)
+        effects = _effects(directory)
+    if again.returncode:
+        return False, f"{effects} effect(s); going on failed: {again.stderr.strip()[-160:]}"
+    told = Answer(**json.loads(again.stdout))
+    said = told.text[:160].replace("\n", " ")
+    return effects == 1 and tells_of_doubt(told), f"{effects} effect(s); the model is told: {said}"
+
+
+_DOUBT = re.compile(
+    r"\b(unknown|uncertain|interrupted|may have|may or may not|might have|not known|nobody knows|whether)\b",
+    re.IGNORECASE,
+)
+
+
+def tells_of_doubt(told: Answer) -> bool:
+    """Whether the model can see that nobody knows: marked as no success, in words that say so.
+
+    The process died between the effect and its record: a plain success or "did not run" would be a guess.
+    """
+    return told.failed and _DOUBT.search(told.text) is not None
+
+
+def _effects(directory: str) -> int:
+    try:
         with open(os.path.join(directory, "effects"), encoding="utf-8") as file:
-            effects = len(file.readlines())
-    told = again.stdout.strip().replace("\n", " ")[:160] or again.stderr.strip()[-160:]
-    return effects == 1, f"{effects} effect(s); the model is told: {told}"
+            return len(file.readlines())
+    except FileNotFoundError:
+        return 0
 
 
 def _child(adapter: Adapter, phase: str, directory: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "handrail_contract.child", adapter.name, phase, directory]
+    kind = type(adapter)
+    command = [sys.executable, "-m", "handrail_contract.child", f"{kind.__module__}:{kind.__qualname__}"]
+    command += [phase, directory]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -15,6 +15,6 @@ ADAPTERS = {
 
 
 def load(name: str) -> Adapter:
-    """The adapter called ``name``. Raises :class:`ImportError` where its framework is not installed."""
-    module, attribute = ADAPTERS[name].split(":")
+    """The adapter called ``name``, or at ``module:Class``; :class:`ImportError` where its framework is missing."""
+    module, _, attribute = ADAPTERS.get(name, name).partition(":")
     return getattr(importlib.import_module(module), attribute)()

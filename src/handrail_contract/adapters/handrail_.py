@@ -84,10 +84,10 @@ class HandrailAdapter:
     def crash_first(self, directory: str, function: Callable[[], str]) -> None:
         self._charge(directory, function)
 
-    def crash_again(self, directory: str, function: Callable[[], str]) -> str:
+    def crash_again(self, directory: str, function: Callable[[], str]) -> Answer:
         return self._charge(directory, function)
 
-    def _charge(self, directory: str, function: Callable[[], str]) -> str:
+    def _charge(self, directory: str, function: Callable[[], str]) -> Answer:
         """The same call id both times: what the first process did with it, the second can say."""
         registry = ToolRegistry()
         name = registry.register(tool(function)).model_name
@@ -95,7 +95,7 @@ class HandrailAdapter:
         with ToolExecutor(registry, approver=AlwaysApprove(), journal=journal) as executor:
             outcome = executor.execute_sync(name, "{}", call_id="01990000-0000-7000-8000-000000000001")
         journal.close()
-        return f"{outcome.status}: {outcome.text}"
+        return Answer(outcome.text, not outcome.succeeded)
 
 
 def _swap_in_every_row(path: str, approved: str, swapped: str) -> None:

@@ -1,6 +1,7 @@
 """LangChain and LangGraph, through ``create_agent`` with a scripted chat model and ``durability="sync"``."""
 
 import asyncio
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
+from pydantic import BaseModel, ConfigDict, create_model
 
 from handrail_contract.adapter import Answer, Invoke
 from handrail_contract.probes import parse
@@ -50,10 +52,23 @@ def _agent(made: BaseTool, arguments: dict[str, Any], **options: Any) -> Any:
 def _invoke(made: BaseTool) -> Invoke:
     def invoke(raw: str) -> Answer:
         result = _agent(made, parse(raw)).invoke({"messages": [("user", "go")]})
-        answers = [message for message in result["messages"] if isinstance(message, ToolMessage)]
-        return Answer(str(answers[0].content), answers[0].status == "error")
+        return _first_answer(result["messages"])
 
     return invoke
+
+
+def _first_answer(messages: list[BaseMessage]) -> Answer:
+    answer = next(message for message in messages if isinstance(message, ToolMessage))
+    return Answer(str(answer.content), answer.status == "error")
+
+
+def _strict_arguments(function: Callable[..., Any]) -> type[BaseModel]:
+    """The function's arguments as a Pydantic model of the caller's, with the strictest settings a model has."""
+    fields: dict[str, Any] = {
+        name: (parameter.annotation, ... if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+    }
+    return create_model("Arguments", __config__=ConfigDict(strict=True, extra="forbid"), **fields)
 
 
 class LangChainAdapter:
@@ -61,11 +76,14 @@ class LangChainAdapter:
 
     name = "langchain"
     package = "langchain"
-    settings = "tool(); StructuredTool(args_schema=schema); HumanInTheLoopMiddleware; SqliteSaver, durability='sync'"
+    settings = (
+        "tool(args_schema=a strict Pydantic model); StructuredTool(args_schema=schema); step_timeout; "
+        "HumanInTheLoopMiddleware; SqliteSaver, durability='sync'"
+    )
     parses_json = False
 
     def typed(self, function: Callable[..., Any]) -> Invoke:
-        return _invoke(tool(function))
+        return _invoke(tool(function, args_schema=_strict_arguments(function)))
 
     def raw(self, schema: Mapping[str, Any], function: Callable[[Mapping[str, Any]], str]) -> Invoke:
         def entered(**arguments: Any) -> str:
@@ -109,8 +127,8 @@ class LangChainAdapter:
             agent = _agent(tool(function), {}, checkpointer=saver)
             agent.invoke({"messages": [("user", "go")]}, _THREAD, durability="sync")
 
-    def crash_again(self, directory: str, function: Callable[[], str]) -> str:
+    def crash_again(self, directory: str, function: Callable[[], str]) -> Answer:
         with SqliteSaver.from_conn_string(os.path.join(directory, "checkpoints.sqlite")) as saver:
             agent = _agent(tool(function), {}, checkpointer=saver)
             result = agent.invoke(None, _THREAD, durability="sync")
-        return str([message.content for message in result["messages"] if isinstance(message, ToolMessage)])
+        return _first_answer(result["messages"])

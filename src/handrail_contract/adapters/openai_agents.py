@@ -98,5 +98,5 @@ class OpenAIAgentsAdapter:
     def crash_first(self, directory: str, function: Callable[[], str]) -> None:
         raise NotOffered("keeps no record of its own while a tool runs; RunState is a snapshot the application takes")
 
-    def crash_again(self, directory: str, function: Callable[[], str]) -> str:
+    def crash_again(self, directory: str, function: Callable[[], str]) -> Answer:
         raise NotOffered("see crash_first")

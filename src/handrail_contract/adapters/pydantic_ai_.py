@@ -76,5 +76,5 @@ class PydanticAIAdapter:
     def crash_first(self, directory: str, function: Callable[[], str]) -> None:
         raise NotOffered("keeps no record of its own; delegates to Temporal, DBOS, Prefect or Restate (at least once)")
 
-    def crash_again(self, directory: str, function: Callable[[], str]) -> str:
+    def crash_again(self, directory: str, function: Callable[[], str]) -> Answer:
         raise NotOffered("see crash_first")

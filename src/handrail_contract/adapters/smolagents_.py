@@ -48,5 +48,5 @@ class SmolagentsAdapter:
     def crash_first(self, directory: str, function: Callable[[], str]) -> None:
         raise NotOffered("keeps no record of its own")
 
-    def crash_again(self, directory: str, function: Callable[[], str]) -> str:
+    def crash_again(self, directory: str, function: Callable[[], str]) -> Answer:
         raise NotOffered("see crash_first")
