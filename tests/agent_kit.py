@@ -7,9 +7,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from handrail.agent.config import AgentConfig
+from handrail.agent.conversation import messages_of
 from handrail.agent.events import AgentEvent
 from handrail.agent.loop import Agent, RunResult
-from handrail.agent.transcript import MemoryTranscripts, Transcript, messages_of
+from handrail.agent.transcript import MemoryTranscripts, Transcript
 from handrail.approval.decision import AlwaysApprove
 from handrail.executor import ToolExecutor
 from handrail.models.client import ResultMessage

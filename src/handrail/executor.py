@@ -114,7 +114,7 @@ class _Walk:
     checked: Checked | None = None
     change_digest: str | None = None
     settled: bool = False
-    id_was_given: bool = False
+    may_be_known: bool = False
 
 
 class _EditedTooOften(Exception):
@@ -183,6 +183,7 @@ class ToolExecutor:
         arguments: RawArguments,
         *,
         call_id: str = "",
+        id_is_new: bool = False,
         origin: Origin = _NOBODY,
         signal: Signal | None = None,
         listeners: Listeners = _NO_LISTENERS,
@@ -190,10 +191,11 @@ class ToolExecutor:
         """Carry one call through the corridor and return its outcome.
 
         Never raises for anything that the call, the tool or the approver did; those are outcomes. A ``call_id`` that
-        was settled before returns its recorded outcome. Cancellation is passed on, after it was recorded.
+        was settled before returns its recorded outcome; ``id_is_new`` says that the caller has just made it, so that
+        the journal need not be asked. Cancellation is passed on, after it was recorded.
         """
         walk = _Walk(call_id or new_call_id(), name, time.perf_counter(), signal or Signal(), listeners)
-        walk.id_was_given = bool(call_id)
+        walk.may_be_known = bool(call_id) and not id_is_new
         return await self._ended(walk, self._walk(walk, arguments, origin))
 
     def execute_sync(self, name: str, arguments: RawArguments, **options: Any) -> ToolOutcome:
@@ -242,7 +244,7 @@ class ToolExecutor:
 
     async def _walk(self, walk: _Walk, arguments: RawArguments, origin: Origin) -> ToolOutcome:
         """The order of everything. Read it top to bottom."""
-        known = await self._journal.recorded_outcome(walk.call_id) if walk.id_was_given else None
+        known = await self._journal.recorded_outcome(walk.call_id) if walk.may_be_known else None
         if known is not None:
             walk.settled = True
             return known

@@ -10,9 +10,10 @@ import pytest
 from agent_kit import Kit, in_loop
 from handrail.agent.compaction import SUMMARY_PROMPT, calls_are_paired
 from handrail.agent.config import AgentConfig
+from handrail.agent.conversation import messages_of
 from handrail.agent.events import CallFinished, CallStarted, ModelRetry, NotesLoaded, RunEnded, TextArrived
 from handrail.agent.loop import Agent
-from handrail.agent.transcript import Answered, messages_of
+from handrail.agent.transcript import Answered
 from handrail.agent.valves import Limits, StopReason
 from handrail.approval.decision import ApprovalRequest, Approve, CallbackApprover, Modify, Park, Reject
 from handrail.errors import ModelError, TranscriptError

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from handrail.agent.conversation import open_calls_of
 from handrail.agent.transcript import (
     Answered,
     Asked,
@@ -17,7 +18,6 @@ from handrail.agent.transcript import (
     Waiting,
     decode_lines,
     encode_line,
-    open_calls_of,
     started,
 )
 from handrail.agent.valves import StopReason

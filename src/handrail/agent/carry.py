@@ -3,18 +3,20 @@
 1. Calls of risk ``safe`` and ``read_only`` that stand side by side run in parallel; every other call runs alone, in
    the order the model gave. So a read after a write sees the write.
 2. The calls of a truncated answer never run.
-3. A failing call ends no other. Results are recorded in call order, what ran together in one durable write.
+3. A failing call ends no other. Results are recorded in call order, what ran together in one write. Where a journal
+   holds them, they are flushed with the next answer; else at once.
 4. A call whose result is not recorded yet is asked for under its own id: what the journal settled is not run again.
 """
 
 import asyncio
 import codecs
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 from anyio import lowlevel
 
+from handrail.agent.conversation import OpenCall
 from handrail.agent.events import (
     AgentEvent,
     CallFinished,
@@ -24,7 +26,7 @@ from handrail.agent.events import (
     CallStarted,
     ModelWarned,
 )
-from handrail.agent.transcript import OpenCall, Record, Resulted, Transcript, Waiting, resulted
+from handrail.agent.transcript import Record, Resulted, Transcript, Waiting, resulted
 from handrail.agent.valves import Valves
 from handrail.call import Checked, Origin, Recorded
 from handrail.executor import Listeners, ToolExecutor
@@ -47,6 +49,8 @@ class Carrier:
     valves: Valves
     emit: Emit
     signal: Signal
+    interrupted: set[str] = field(default_factory=set[str])
+    """Ids that an earlier run may have begun. The others were made by this one: the journal cannot know them."""
 
     async def carry_out(self, calls: Sequence[OpenCall]) -> list[str]:
         """Run calls that have no result yet. Returns the approval ids that the run now waits for."""
@@ -65,6 +69,7 @@ class Carrier:
 
     async def settle_interrupted(self, calls: Sequence[OpenCall]) -> list[str]:
         """Go on with the calls that a crash, or a question, left without a result. Returns what is still waited for."""
+        self.interrupted.update(item.call.call_id for item in calls)
         if not isinstance(self.journal, NoJournal):
             return await self.carry_out(calls)
         lost = {item.call.call_id: _lost() for item in calls if not item.truncated}
@@ -108,6 +113,7 @@ class Carrier:
             item.call.name,
             item.call.arguments,
             call_id=item.call.call_id,
+            id_is_new=item.call.call_id not in self.interrupted,
             origin=origin,
             signal=Signal(),
             listeners=self._listeners(item.call),
@@ -151,7 +157,7 @@ class Carrier:
     # ── recording ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _record(self, calls: Sequence[OpenCall], outcomes: dict[str, ToolOutcome]) -> list[str]:
-        """One durable write for the results of calls that ran together."""
+        """One write for the results of calls that ran together; a question, and what no journal holds, is flushed."""
         records: list[Record] = []
         noted: list[ModelWarned] = []
         waiting: list[str] = []
@@ -166,7 +172,7 @@ class Carrier:
                 records.append(record)
                 if record.note:
                     noted.append(ModelWarned(item.call.call_id, record.note))
-        self.transcript.append(*records)
+        self.transcript.append(*records, durable=bool(waiting) or isinstance(self.journal, NoJournal))
         for event in noted:
             self.emit(event)
         return waiting

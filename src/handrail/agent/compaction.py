@@ -7,29 +7,17 @@ keep what was cut. Where the model cannot summarise, the run goes on with what i
 
 from collections.abc import Sequence
 
-from handrail.agent.transcript import Answered, Asked, Record, Summarised, messages_of, open_calls_of
+from handrail.agent.conversation import messages_of, open_calls_of
+from handrail.agent.transcript import Answered, Asked, Record, Summarised
 from handrail.models.client import AssistantMessage, Message, ModelRequest, ResultMessage, UserMessage
 
 KEEP_ANSWERS = 4
-CHARACTERS_PER_TOKEN = 4
-"""A rough figure for English text and code; it decides only when to summarise."""
 
 SUMMARY_PROMPT = (
     "Stop working for a moment. Summarise this conversation so that you can go on with it and nothing else: what the "
     "person wants, in their words; what was done, with file names and results; what failed and why; what was refused "
     "and must not be tried again; what is left. Do not call tools."
 )
-
-
-def estimated_tokens(messages: Sequence[Message]) -> int:
-    """About how many tokens the messages are."""
-    return sum(map(_characters, messages)) // CHARACTERS_PER_TOKEN
-
-
-def _characters(message: Message) -> int:
-    if isinstance(message, AssistantMessage):
-        return len(message.text) + sum(len(call.name) + len(call.arguments) for call in message.calls)
-    return len(message.text)
 
 
 def cut_before(records: Sequence[Record], keep: int = KEEP_ANSWERS) -> int | None:

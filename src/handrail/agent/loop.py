@@ -2,7 +2,8 @@
 
 The order of a turn is :meth:`_Drive.turns`. What holds whatever happens (an error, a cancellation, a kill):
 
-1. An answer is durable before any of its calls runs; every call ends with exactly one result.
+1. An answer is durable before any of its calls runs; every call ends with exactly one result, durable in the journal
+   before the model reads it.
 2. Nothing here runs a tool but :class:`~handrail.executor.ToolExecutor`; nothing here asks twice for one answer once
    a part of it has arrived.
 3. A call that waits for a person ends the turn. :meth:`Agent.resume` goes on after the answer, after a crash, or
@@ -20,9 +21,10 @@ from typing import Any, Self, TypeVar
 import anyio
 
 from handrail.agent.carry import Carrier
-from handrail.agent.compaction import cut_before, estimated_tokens, summary_request
+from handrail.agent.compaction import cut_before, summary_request
 from handrail.agent.config import AgentConfig
 from handrail.agent.context import SkillText, load_notes, open_skill_tool, standing_instructions
+from handrail.agent.conversation import Conversation
 from handrail.agent.events import (
     AgentEvent,
     AnswerComplete,
@@ -43,8 +45,6 @@ from handrail.agent.transcript import (
     Summarised,
     Transcript,
     TranscriptStore,
-    messages_of,
-    open_calls_of,
     started,
 )
 from handrail.agent.valves import Stopped, StopReason, Valves
@@ -218,6 +218,7 @@ class _Drive:
         self.config = agent.config
         self.tools = agent.tools
         self.transcript = transcript
+        self.conversation = Conversation(transcript.records)
         self.run_id = first.run_id
         self.signal = signal if signal is not None else Signal()
         self.resumed = resumed
@@ -237,7 +238,7 @@ class _Drive:
     async def run(self, prompt: str) -> RunResult:
         """A new prompt."""
         try:
-            if open_calls_of(self.transcript.records):
+            if self.conversation.open_calls:
                 raise TranscriptError(f"run {self.run_id} has calls without a result: resume it first")
             self._record_prompt(prompt)
             return await self._until_stopped(self.turns())
@@ -274,7 +275,7 @@ class _Drive:
                 return Stopped(StopReason.REFUSED, "the model declined to answer")
             if not reply.calls:
                 return Stopped(StopReason.TRUNCATED if reply.stop == "truncated" else StopReason.DONE)
-            self.waiting = await self.carrier.carry_out(open_calls_of(self.transcript.records))
+            self.waiting = await self.carrier.carry_out(self.conversation.open_calls)
             if self.waiting:
                 return Stopped(StopReason.AWAITING_APPROVAL, f"{len(self.waiting)} calls wait for a person")
             stopped = self.valves.stop_after_calls()
@@ -282,7 +283,7 @@ class _Drive:
                 return stopped
 
     async def _resumed_turns(self) -> Stopped:
-        left = open_calls_of(self.transcript.records)
+        left = self.conversation.open_calls
         if left:
             self.waiting = await self.carrier.settle_interrupted(left)
             if self.waiting:
@@ -357,10 +358,9 @@ class _Drive:
 
     async def _messages(self) -> tuple[Message, ...]:
         """What the model is shown next, summarised first where it is long."""
-        messages = messages_of(self.transcript.records)
-        if estimated_tokens(messages) > self.config.context_tokens and await self._compact():
-            return messages_of(self.transcript.records)
-        return messages
+        if self.conversation.estimated_tokens > self.config.context_tokens:
+            await self._compact()
+        return self.conversation.messages
 
     async def _compact(self) -> bool:
         cut = cut_before(self.transcript.records)

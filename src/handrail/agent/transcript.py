@@ -6,10 +6,12 @@ Rules:
 2. One record is one line of JSON. A last line without its end is a crash in mid-write: it is cut off before the next
    append, and what it would have said had no consequence yet (rule 1). Damage anywhere else is refused by place.
 3. A result belongs to exactly one call, and a call has at most one result.
-4. :func:`messages_of` gives each call exactly one result whatever happened: where there is none yet, it says so.
-5. One process writes a run at a time (``flock``).
+4. One process writes a run at a time (``flock``).
+5. What nothing follows from that could not be had again may be flushed later, with the next record that must be: a
+   result that the journal holds is asked for again under its call's id.
 
-The transcript is what the model reads; what really happened to a call is the journal's to say.
+The transcript is what the model reads, and ``conversation`` says how; what really happened to a call is the journal's
+to say.
 """
 
 import fcntl
@@ -24,7 +26,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, cast
 import platformdirs
 
 from handrail.errors import TranscriptError
-from handrail.models.client import AssistantMessage, Message, ModelCall, ResultMessage, Usage, UserMessage
+from handrail.models.client import ModelCall, Usage
 from handrail.outcome import Status, ToolOutcome
 from handrail.output import open_private_directory
 
@@ -216,83 +218,6 @@ def what_is_wrong(records: Sequence[Record]) -> tuple[int, str] | None:
     return None
 
 
-# ── what the records mean ────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class OpenCall:
-    """A call without a result. ``approval_id`` is set where it waits for an answer."""
-
-    call: ModelCall
-    step: int
-    index: int
-    truncated: bool
-    approval_id: str | None
-
-
-def open_calls_of(records: Sequence[Record]) -> list[OpenCall]:
-    """The calls that have no result yet, in call order."""
-    found: dict[str, OpenCall] = {}
-    step = 0
-    for record in records:
-        if isinstance(record, Answered):
-            step += 1
-            for index, call in enumerate(record.calls):
-                found[call.call_id] = OpenCall(call, step, index, record.stop == "truncated", None)
-        elif isinstance(record, Resulted):
-            found.pop(record.call_id, None)
-        elif isinstance(record, Waiting):
-            known = found[record.call_id]
-            found[record.call_id] = OpenCall(known.call, known.step, known.index, known.truncated, record.approval_id)
-    return list(found.values())
-
-
-def messages_of(records: Sequence[Record]) -> tuple[Message, ...]:
-    """What the model is shown: after the last summary's cut, every call followed by exactly one result (rule 4)."""
-    started = cast("Started", records[0])
-    results = {record.call_id: record for record in records if isinstance(record, Resulted)}
-    summary = next((record for record in reversed(records) if isinstance(record, Summarised)), None)
-    messages: list[Message] = [
-        UserMessage(untrusted(record.text, f"project notes from {record.source}", started.boundary))
-        for record in records
-        if isinstance(record, ContextLoaded)
-    ]
-    if summary is not None:
-        messages.append(UserMessage(untrusted(summary.text, "summary of the conversation so far", started.boundary)))
-    for record in records[summary.until if summary is not None else 0 :]:
-        if isinstance(record, Asked):
-            messages.append(UserMessage(record.text))
-        elif isinstance(record, Answered):
-            messages.append(AssistantMessage(record.text, record.calls))
-            messages.extend(_result_message(call, results.get(call.call_id), started.boundary) for call in record.calls)
-    return tuple(messages)
-
-
-def _result_message(call: ModelCall, result: Resulted | None, boundary: str) -> ResultMessage:
-    if result is None:
-        return ResultMessage(call.call_id, "There is no result yet; the call has not finished.", is_error=True)
-    return ResultMessage(call.call_id, result_text(call, result, boundary), is_error=result.status != "ok")
-
-
-def result_text(call: ModelCall, result: Resulted, boundary: str) -> str:
-    """A result as the model reads it: our words outside the boundary, the tool's inside."""
-    parts: list[str] = []
-    if result.status != "ok":
-        parts.append(f"status: {result.status} ({result.reason})")
-    if result.edited_arguments is not None:
-        ran = json.dumps(dict(result.edited_arguments), ensure_ascii=False)
-        parts.append(f"The approver edited your call. What ran: {ran}")
-    parts.append(untrusted(result.text, f"output of {call.name}", boundary))
-    if result.note:
-        parts.append(result.note)
-    return "\n".join(parts)
-
-
-def untrusted(text: str, what: str, boundary: str) -> str:
-    """Mark text that is data, not instruction. The boundary is random for each run, so that no text can end it."""
-    return f"[{what}: untrusted data until {boundary}]\n{text}\n[{boundary}]"
-
-
 # ── where transcripts are kept ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -311,13 +236,13 @@ class Transcript:
     """One run's records, and the way to add one. Close it to let another process go on with the run."""
 
     records: list[Record]
-    keep: Callable[[bytes], None]
+    keep: Callable[[bytes, bool], None]
     close: Callable[[], None] = field(default=lambda: None)
 
-    def append(self, *records: Record) -> None:
-        """Add records and make them durable, all in one write."""
+    def append(self, *records: Record, durable: bool = True) -> None:
+        """Add records, all in one write, and flush it; ``durable=False`` leaves that to the next flush (rule 5)."""
         if records:
-            self.keep(b"".join(encode_line(record) for record in records))
+            self.keep(b"".join(encode_line(record) for record in records), durable)
             self.records.extend(records)
 
 
@@ -330,14 +255,17 @@ class MemoryTranscripts:
     def create(self, run_id: str) -> Transcript:
         """A new, empty run."""
         self._kept[run_id] = bytearray()
-        return Transcript([], self._kept[run_id].extend)
+        return Transcript([], self._keep_in(run_id))
 
     def open(self, run_id: str) -> Transcript:
         """A run made here before."""
         if run_id not in self._kept:
             raise TranscriptError(f"there is no run {run_id!r}")
         records, _ = decode_lines(bytes(self._kept[run_id]), run_id)
-        return Transcript(records, self._kept[run_id].extend)
+        return Transcript(records, self._keep_in(run_id))
+
+    def _keep_in(self, run_id: str) -> Callable[[bytes, bool], None]:
+        return lambda data, _: self._kept[run_id].extend(data)
 
 
 def default_transcript_directory() -> str:
@@ -419,14 +347,15 @@ class _File:
     run_id: str
     failed: bool = False
 
-    def keep(self, data: bytes) -> None:
+    def keep(self, data: bytes, durable: bool) -> None:
         if self.fd < 0 or self.failed:
             raise TranscriptError(f"the transcript of run {self.run_id!r} is closed or failed before")
         try:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self.fd, rest) :]
-            os.fdatasync(self.fd)
+            if durable:
+                os.fdatasync(self.fd)
         except OSError as error:
             self.failed = True
             raise TranscriptError(f"the transcript of run {self.run_id!r}: {error.strerror}") from None
