@@ -13,15 +13,16 @@ from handrail.agent.config import AgentConfig
 from handrail.agent.conversation import messages_of
 from handrail.agent.events import CallFinished, CallStarted, ModelRetry, NotesLoaded, RunEnded, TextArrived
 from handrail.agent.loop import Agent
-from handrail.agent.transcript import Answered
+from handrail.agent.transcript import Answered, started
 from handrail.agent.valves import Limits, StopReason
 from handrail.approval.decision import ApprovalRequest, Approve, CallbackApprover, Modify, Park, Reject
 from handrail.errors import ModelError, TranscriptError
 from handrail.models.client import ModelRequest, Reply, UserMessage
 from handrail.models.retry import RetryPolicy
 from handrail.models.scripted import ScriptedModel, call, calls
-from handrail.outcome import Reason
+from handrail.outcome import Reason, ToolOutcome
 from handrail.parked import Answer
+from handrail.testing import MemoryJournal
 from handrail.tool import RiskLevel, Signal
 
 
@@ -437,6 +438,40 @@ async def test_tool_results_cannot_end_their_own_boundary() -> None:
     boundary = first.rsplit(" ", 1)[1].rstrip("]")
     assert last == f"[{boundary}]"
     assert text.count(f"[{boundary}]") == 1
+
+
+@in_loop
+async def test_a_run_that_was_cut_off_before_its_prompt_has_nothing_to_resume_and_can_be_given_one() -> None:
+    kit = Kit(ScriptedModel(["Hello."]))
+    kit.transcripts.create("cut-off").append(started("cut-off", "", "m", "b"))
+    with pytest.raises(TranscriptError, match="before its prompt was recorded"):
+        await kit.resume("cut-off")
+    assert (await kit.run("hello", run_id="cut-off")).text == "Hello."
+
+
+@in_loop
+async def test_only_an_earlier_run_s_calls_are_looked_up_in_the_journal() -> None:
+    """The loop makes the ids itself: asking about a new one would be a read a call for nothing."""
+
+    class Watched(MemoryJournal):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked: list[str] = []
+
+        async def recorded_outcome(self, call_id: str) -> ToolOutcome | None:
+            self.asked.append(call_id)
+            return await super().recorded_outcome(call_id)
+
+    journal = Watched()
+    kit = Kit(ScriptedModel([calls(call("act", {"what": "1"})), "Done.", "Again."]), journal=journal)
+    result = await kit.run()
+    assert journal.asked == []
+    records = kit.transcript(result.run_id).records
+    answered = next(index for index, record in enumerate(records) if isinstance(record, Answered))
+    kit.transcripts.create("copy").append(*records[: answered + 1])
+    assert (await kit.resume("copy")).stop is StopReason.DONE
+    assert len(journal.asked) == 1
+    assert kit.ran == {"act 1": 1}
 
 
 class Skill:

@@ -1,15 +1,20 @@
 """A program that is killed: an agent with a real journal and a real transcript, and a scripted model.
 
-``agent_victim.py DIRECTORY KILL_AT [RUN]``: runs (or resumes RUN), kills itself with SIGKILL at the KILL_AT-th event or
-transcript write (0: never), and appends a line to ``effects`` whenever a call has its effect.
+Each line on standard input is a victim, ``[DIRECTORY, KILL_AT, HOW, RUN]`` in JSON: a process of its own, forked from
+this one, that runs (or resumes RUN) in DIRECTORY, kills itself with SIGKILL at the KILL_AT-th event, effect or write of
+the transcript (0: never), and appends a line to ``effects`` whenever a call has its effect. What it says goes to
+``said``. ``HOW`` is ``killed``, or ``power-cut``: then the transcript loses what was written but not flushed. The
+answer is its exit status.
 """
 
 import asyncio
+import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from handrail.agent.config import AgentConfig
 from handrail.agent.loop import Agent
@@ -33,13 +38,18 @@ PLAN = (
 class Deadly:
     """Counts moments, and dies at the one it was told."""
 
-    def __init__(self, kill_at: int) -> None:
+    def __init__(self, kill_at: int, how: str) -> None:
         self.left = kill_at
         self.seen = 0
+        self.how = how
+        self.transcript = ""
+        self.flushed = 0
 
     def moment(self, *_: Any) -> None:
         self.seen += 1
         if self.seen == self.left:
+            if self.how == "power-cut" and self.transcript:
+                os.truncate(self.transcript, self.flushed)
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -51,17 +61,21 @@ class DeadlyTranscripts(FileTranscripts):
         self._deadly = deadly
 
     def create(self, run_id: str) -> Transcript:
-        return self._watched(super().create(run_id))
+        return self._watched(super().create(run_id), run_id)
 
     def open(self, run_id: str) -> Transcript:
-        return self._watched(super().open(run_id))
+        return self._watched(super().open(run_id), run_id)
 
-    def _watched(self, transcript: Transcript) -> Transcript:
+    def _watched(self, transcript: Transcript, run_id: str) -> Transcript:
         keep = transcript.keep
+        self._deadly.transcript = os.path.join(self.directory, f"{run_id}.jsonl")
+        self._deadly.flushed = os.path.getsize(self._deadly.transcript)
 
-        def watched(data: bytes) -> None:
+        def watched(data: bytes, durable: bool) -> None:
             self._deadly.moment()
-            keep(data)
+            keep(data, durable)
+            if durable:
+                self._deadly.flushed = os.path.getsize(self._deadly.transcript)
             self._deadly.moment()
 
         transcript.keep = watched
@@ -79,8 +93,8 @@ def next_step(request: ModelRequest) -> Reply | str:
     return "All done."
 
 
-async def main(directory: str, kill_at: int, run_id: str | None) -> None:
-    deadly = Deadly(kill_at)
+async def main(directory: str, kill_at: int, how: str, run_id: str | None) -> None:
+    deadly = Deadly(kill_at, how)
     journal = SqliteJournal(os.path.join(directory, "journal.sqlite"))
     registry = ToolRegistry()
 
@@ -115,5 +129,29 @@ async def main(directory: str, kill_at: int, run_id: str | None) -> None:
     journal.close()
 
 
+def victim(directory: str, kill_at: int, how: str, run_id: str | None) -> NoReturn:
+    said = os.open(os.path.join(directory, "said"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    status = 1
+    try:
+        asyncio.run(main(directory, kill_at, how, run_id))
+        sys.stdout.flush()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            victim(*json.loads(line))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None))
+    serve()

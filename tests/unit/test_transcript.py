@@ -2,14 +2,19 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from handrail.agent.conversation import open_calls_of
+from handrail.agent.conversation import Conversation, messages_of, open_calls_of
 from handrail.agent.transcript import (
     Answered,
     Asked,
+    ContextLoaded,
     Ended,
     FileTranscripts,
     Record,
@@ -22,7 +27,7 @@ from handrail.agent.transcript import (
 )
 from handrail.agent.valves import StopReason
 from handrail.errors import TranscriptError
-from handrail.models.client import ModelCall, Usage
+from handrail.models.client import AssistantMessage, Message, ModelCall, Usage, UserMessage
 
 
 def records() -> list[Record]:
@@ -128,3 +133,86 @@ def test_the_reasons_to_stop_are_a_closed_list() -> None:
         "awaiting_approval", "cancelled", "consecutive_errors", "cycle", "done", "errors", "max_turns", "model_failed",
         "refused", "repeated_call", "tokens", "truncated", "wall_time",
     ]  # fmt: skip
+
+
+class CountedRecords(list[Record]):
+    """Records that count how often one of them is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[Record]:
+        raise AssertionError("the whole list was walked through")
+
+
+def test_the_conversation_reads_each_record_once_however_long_the_run_is() -> None:
+    grown = CountedRecords([started("r1", "/w", "m", "b"), Asked("go")])
+    conversation = Conversation(grown)
+    for number in range(500):
+        call = ModelCall("look", "{}", "", f"c{number}")
+        grown.append(Answered("", (call,), "calls", Usage(), "m"))
+        assert [item.call for item in conversation.open_calls] == [call]
+        grown.append(Resulted(call.call_id, "ok", None, "seen", "host:look", 1.0, changed=False))
+        assert conversation.open_calls == []
+        assert len(conversation.messages) == 1 + 2 * (number + 1)
+    assert grown.looks == len(grown)
+    assert conversation.messages == messages_of(grown)
+
+
+@given(st.lists(st.sampled_from(["ask", "answer", "summary"]), max_size=12), st.data())
+@settings(deadline=None, max_examples=60)
+def test_read_piece_by_piece_a_conversation_is_the_same_as_read_at_once(steps: list[str], data: st.DataObject) -> None:
+    known: list[Record] = [started("r1", "/w", "m", "b"), ContextLoaded("AGENTS.md", "notes", "0" * 64, 5, cut=False)]
+    conversation = Conversation(known)
+    for number, step in enumerate(steps):
+        if step == "ask":
+            known.append(Asked(f"prompt {number}"))
+        elif step == "answer":
+            calls = tuple(ModelCall("look", "{}", "", f"c{number}.{index}") for index in range(number % 3))
+            known.append(Answered(f"answer {number}", calls, "calls", Usage(), "m"))
+            assert conversation.messages == messages_of(known)
+            known += [Resulted(call.call_id, "error", "denied", "no", "t", 1.0, changed=False) for call in calls]
+        else:
+            cuts = [index for index, record in enumerate(known) if isinstance(record, (Asked, Answered))]
+            if cuts:
+                known.append(Summarised(f"summary {number}", data.draw(st.sampled_from(cuts)), Usage()))
+        whole = Conversation(known)
+        assert conversation.messages == whole.messages
+        assert conversation.open_calls == whole.open_calls == []
+        assert conversation.estimated_tokens == whole.estimated_tokens
+        assert conversation.estimated_tokens == sum(map(length, whole.messages)) // 4
+    if known and isinstance(known[-1], Summarised):
+        assert isinstance(conversation.messages[0], UserMessage)
+        assert "notes" in conversation.messages[0].text
+        assert f"summary {len(steps) - 1}" in conversation.messages[1].text
+
+
+def length(message: Message) -> int:
+    calls = message.calls if isinstance(message, AssistantMessage) else ()
+    return len(message.text) + sum(len(call.name) + len(call.arguments) for call in calls)
+
+
+def test_what_may_be_flushed_later_is_flushed_with_what_must_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "runs" / "r1.jsonl"
+    flushed: list[int] = []
+    flush = os.fdatasync
+
+    def watched(fd: int) -> None:
+        flush(fd)
+        flushed.append(file.stat().st_size)
+
+    monkeypatch.setattr(os, "fdatasync", watched)
+    transcript = FileTranscripts(str(tmp_path / "runs")).create("r1")
+    transcript.append(records()[0])
+    first = file.stat().st_size
+    transcript.append(records()[1], durable=False)
+    assert file.stat().st_size > first  # it is written, so only the machine's own death can lose it
+    assert flushed == [first]
+    transcript.append(records()[2])
+    assert flushed == [first, file.stat().st_size]
+    transcript.close()

@@ -11,7 +11,7 @@
 import asyncio
 import codecs
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 from anyio import lowlevel
@@ -181,8 +181,8 @@ class Carrier:
         registered = self.executor.registry.find(call.name)
         harmless = registered is None or registered.tool.definition.risk_level <= RiskLevel.READ_ONLY
         plain = resulted(call.call_id, outcome, changed=outcome.status == "ok" and not harmless)
-        note = self.valves.note_for(call, plain)
-        record = resulted(call.call_id, outcome, changed=plain.changed, note=note)
+        note = self.valves.note_for(plain)
+        record = replace(plain, note=note) if note else plain
         self.valves.see([record])
         return record
 

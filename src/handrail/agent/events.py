@@ -6,8 +6,9 @@ never renamed or removed; a reader ignores fields and events that it does not kn
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, ClassVar, TypeAlias, cast
 
 from handrail.agent.valves import StopReason
 from handrail.models.client import Usage
@@ -16,8 +17,31 @@ from handrail.outcome import ToolOutcome
 JsonDict: TypeAlias = dict[str, Any]
 
 
+class _Event:
+    """What all events have: a name, and a JSON form that says each field as plain data."""
+
+    __slots__ = ()
+    name: ClassVar[str]
+
+    def fields(self) -> JsonDict:
+        """The event's own fields."""
+        return {item.name: _plain(getattr(self, item.name)) for item in fields(cast("Any", self))}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (Usage, ToolOutcome)):
+        return value.to_json()
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, tuple):
+        return list(cast("tuple[Any, ...]", value))
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, Any]", value))
+    return value
+
+
 @dataclass(frozen=True, slots=True)
-class RunStarted:
+class RunStarted(_Event):
     """A run begins, or goes on (``resumed``)."""
 
     name: ClassVar[str] = "run_started"
@@ -28,11 +52,14 @@ class RunStarted:
     resumed: bool
 
     def fields(self) -> JsonDict:
-        return {"workspace": self.workspace, "model": self.model, "tools": list(self.tools), "resumed": self.resumed}
+        """All but the run's id, which stands in every event."""
+        own = _Event.fields(self)
+        del own["run_id"]
+        return own
 
 
 @dataclass(frozen=True, slots=True)
-class NotesLoaded:
+class NotesLoaded(_Event):
     """The workspace's notes were read, and are shown to the model as untrusted."""
 
     name: ClassVar[str] = "notes_loaded"
@@ -41,23 +68,17 @@ class NotesLoaded:
     sha256: str
     cut: bool
 
-    def fields(self) -> JsonDict:
-        return {"source": self.source, "bytes": self.bytes, "sha256": self.sha256, "cut": self.cut}
-
 
 @dataclass(frozen=True, slots=True)
-class TextArrived:
+class TextArrived(_Event):
     """A piece of the model's text."""
 
     name: ClassVar[str] = "text"
     text: str
 
-    def fields(self) -> JsonDict:
-        return {"text": self.text}
-
 
 @dataclass(frozen=True, slots=True)
-class AnswerComplete:
+class AnswerComplete(_Event):
     """The model finished an answer. ``calls``: how many it proposed."""
 
     name: ClassVar[str] = "answer"
@@ -67,30 +88,18 @@ class AnswerComplete:
     usage: Usage
     model: str
 
-    def fields(self) -> JsonDict:
-        return {
-            "text": self.text,
-            "calls": self.calls,
-            "stop": self.stop,
-            "usage": self.usage.to_json(),
-            "model": self.model,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class ModelRetry:
+class ModelRetry(_Event):
     """The model could not be asked; the same request is sent again after ``wait`` seconds."""
 
     name: ClassVar[str] = "model_retry"
     wait: float
     why: str
 
-    def fields(self) -> JsonDict:
-        return {"wait": self.wait, "why": self.why}
-
 
 @dataclass(frozen=True, slots=True)
-class CallStarted:
+class CallStarted(_Event):
     """A call enters the corridor. ``arguments`` is the model's own text; ``tool`` and ``risk`` are empty for a tool
     that does not exist."""
 
@@ -101,42 +110,27 @@ class CallStarted:
     risk: str
     arguments: str
 
-    def fields(self) -> JsonDict:
-        return {
-            "call_id": self.call_id,
-            "title": self.title,
-            "tool": self.tool,
-            "risk": self.risk,
-            "arguments": self.arguments,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class CallRunning:
+class CallRunning(_Event):
     """The call's intent is durable and its body is being entered, with these effective arguments."""
 
     name: ClassVar[str] = "call_running"
     call_id: str
     arguments: Mapping[str, Any]
 
-    def fields(self) -> JsonDict:
-        return {"call_id": self.call_id, "arguments": dict(self.arguments)}
-
 
 @dataclass(frozen=True, slots=True)
-class CallOutput:
+class CallOutput(_Event):
     """Output of a running call, as it comes."""
 
     name: ClassVar[str] = "call_output"
     call_id: str
     text: str
 
-    def fields(self) -> JsonDict:
-        return {"call_id": self.call_id, "text": self.text}
-
 
 @dataclass(frozen=True, slots=True)
-class CallProgress:
+class CallProgress(_Event):
     """A running call says how far it is. ``total`` is ``None`` where nobody knows."""
 
     name: ClassVar[str] = "call_progress"
@@ -145,12 +139,9 @@ class CallProgress:
     total: float | None
     message: str
 
-    def fields(self) -> JsonDict:
-        return {"call_id": self.call_id, "done": self.done, "total": self.total, "message": self.message}
-
 
 @dataclass(frozen=True, slots=True)
-class CallFinished:
+class CallFinished(_Event):
     """A call came to its outcome."""
 
     name: ClassVar[str] = "call_finished"
@@ -159,39 +150,32 @@ class CallFinished:
     outcome: ToolOutcome
 
     def fields(self) -> JsonDict:
-        return {
-            "call_id": self.call_id,
-            "title": self.title,
-            "outcome": {**self.outcome.to_json(), "call_id": self.call_id},
-        }
+        """The outcome under this call's id, also where an edit made it run under another."""
+        own = _Event.fields(self)
+        own["outcome"]["call_id"] = self.call_id
+        return own
 
 
 @dataclass(frozen=True, slots=True)
-class ModelWarned:
+class ModelWarned(_Event):
     """The model is told, with this call's result, that it repeats itself."""
 
     name: ClassVar[str] = "model_warned"
     call_id: str
     text: str
 
-    def fields(self) -> JsonDict:
-        return {"call_id": self.call_id, "text": self.text}
-
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class Compacted(_Event):
     """The conversation was summarised. ``records`` is how many records of the transcript the summary stands for."""
 
     name: ClassVar[str] = "compacted"
     records: int
     summary: str
 
-    def fields(self) -> JsonDict:
-        return {"records": self.records, "summary": self.summary}
-
 
 @dataclass(frozen=True, slots=True)
-class RunEnded:
+class RunEnded(_Event):
     """The run stopped. ``approvals`` are the ids it waits for; ``resumable`` says whether resuming can do anything."""
 
     name: ClassVar[str] = "run_ended"
@@ -202,17 +186,6 @@ class RunEnded:
     usage: Usage
     approvals: tuple[str, ...] = field(default=())
     resumable: bool = False
-
-    def fields(self) -> JsonDict:
-        return {
-            "stop": self.stop.value,
-            "detail": self.detail,
-            "text": self.text,
-            "turns": self.turns,
-            "usage": self.usage.to_json(),
-            "approvals": list(self.approvals),
-            "resumable": self.resumable,
-        }
 
 
 AgentEvent: TypeAlias = (

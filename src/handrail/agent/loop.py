@@ -117,8 +117,9 @@ class Agent:
         Raises :class:`~handrail.errors.TranscriptError` when the run cannot be recorded, is unknown, or has calls that
         wait: those are answered and resumed first.
         """
-        drive = self._new(on_event, signal) if run_id is None else self._opened(run_id, on_event, signal)
-        return await drive.run(prompt)
+        if run_id is None:
+            return await self._new(prompt, on_event, signal).begin()
+        return await self._opened(run_id, on_event, signal).run(prompt)
 
     async def resume(self, run_id: str, *, signal: Signal | None = None, on_event: Listener | None = None) -> RunResult:
         """Go on with a run where it stopped: calls without a result first, each at most once, then the model.
@@ -193,13 +194,14 @@ class Agent:
         finally:
             await self.config.model.close()
 
-    def _new(self, on_event: Listener | None, signal: Signal | None) -> "_Drive":
+    def _new(self, prompt: str, on_event: Listener | None, signal: Signal | None) -> "_Drive":
+        """A run that is there has its prompt: both are written at once."""
         run_id = new_call_id()
         transcript = self.transcripts.create(run_id)
         workspace = self.executor.workspace
         first = started(run_id, workspace.path if workspace else "", self.config.model.name, secrets.token_hex(4))
         notes = load_notes(workspace, self.config.project_notes) if self.config.project_notes else None
-        transcript.append(first, *([notes] if notes is not None else []))
+        transcript.append(first, *([notes] if notes is not None else []), Asked(prompt))
         return _Drive(self, transcript, on_event, signal, resumed=False)
 
     def _opened(self, run_id: str, on_event: Listener | None, signal: Signal | None) -> "_Drive":
@@ -235,8 +237,15 @@ class _Drive:
 
     # ── doors ────────────────────────────────────────────────────────────────────────────────────────────────
 
+    async def begin(self) -> RunResult:
+        """A new run; its prompt is recorded."""
+        try:
+            return await self._until_stopped(self.turns())
+        finally:
+            self.transcript.close()
+
     async def run(self, prompt: str) -> RunResult:
-        """A new prompt."""
+        """A new prompt in an earlier run."""
         try:
             if self.conversation.open_calls:
                 raise TranscriptError(f"run {self.run_id} has calls without a result: resume it first")
@@ -248,6 +257,8 @@ class _Drive:
     async def resume(self) -> RunResult:
         """No new prompt: what was left open first."""
         try:
+            if not any(isinstance(record, Asked) for record in self.transcript.records):
+                raise TranscriptError(f"run {self.run_id} stopped before its prompt was recorded; give it one")
             return await self._until_stopped(self._resumed_turns())
         finally:
             self.transcript.close()

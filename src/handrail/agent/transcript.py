@@ -31,6 +31,7 @@ from handrail.outcome import Status, ToolOutcome
 from handrail.output import open_private_directory
 
 VERSION = 1
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _RUN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
@@ -129,7 +130,7 @@ _KINDS: dict[str, type[Any]] = {
 }
 
 
-def resulted(call_id: str, outcome: ToolOutcome, *, changed: bool, note: str = "") -> Resulted:
+def resulted(call_id: str, outcome: ToolOutcome, *, changed: bool) -> Resulted:
     """The record of an outcome."""
     return Resulted(
         call_id,
@@ -140,7 +141,6 @@ def resulted(call_id: str, outcome: ToolOutcome, *, changed: bool, note: str = "
         outcome.duration_ms,
         changed,
         outcome.edited_arguments,
-        note,
     )
 
 
@@ -173,8 +173,7 @@ def record_from_json(data: Mapping[str, Any]) -> Record:
 
 def encode_line(record: Record) -> bytes:
     """One line of the file. Lone surrogates, which a broken provider can send, are replaced."""
-    text = json.dumps(record_to_json(record), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace") + b"\n"
+    return _ENCODER.encode(record_to_json(record)).encode("utf-8", "replace") + b"\n"
 
 
 def decode_lines(raw: bytes, where: str) -> tuple[list[Record], int]:

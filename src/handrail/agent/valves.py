@@ -16,9 +16,8 @@ The step before a repetition ends the run, the model is told what it repeats.
 """
 
 import hashlib
-import json
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -92,7 +91,7 @@ class Valves:
     usage: Usage = field(default_factory=Usage)
     _failures: dict[str, int] = field(default_factory=dict[str, int])
     _steps: deque[str] = field(default_factory=deque[str])
-    _calls: dict[str, ModelCall] = field(default_factory=dict[str, ModelCall])
+    _calls: dict[str, "_Counted"] = field(default_factory=dict[str, "_Counted"])
     _stuck: Stopped | None = None
 
     def see(self, records: Iterable[Record]) -> None:
@@ -103,22 +102,22 @@ class Valves:
             elif isinstance(record, Answered):
                 self.turns += 1
                 self.usage += record.usage
-                self._calls.update((call.call_id, call) for call in record.calls)
+                self._calls.update((call.call_id, _Counted(call.name, _key(call))) for call in record.calls)
             elif isinstance(record, Resulted):
                 self._count(self._calls.pop(record.call_id), record)
             elif isinstance(record, Ended) and record.stop in _BY_COUNT:
                 self._start_again()
 
-    def note_for(self, call: ModelCall, result: Resulted) -> str:
+    def note_for(self, result: Resulted) -> str:
         """What the model should be told with this result, before it is recorded: that it is about to repeat itself."""
-        key = _key(call)
+        key = self._calls[result.call_id].key
         if result.status != "ok" and self._failures.get(key, 0) + 2 == self.limits.identical_failures:
             return (
                 f"Note: you have now made exactly this call {self.limits.identical_failures - 1} times and it failed "
                 "each time. Do something else; the same failure once more ends the run."
             )
         period = _period([*self._steps, _step(key, result)], self.limits.cycles - 1)
-        if period is not None and _period([*self._steps], self.limits.cycles - 1) is None:
+        if period is not None and _period(self._steps, self.limits.cycles - 1) is None:
             what = "this same call" if period == 1 else f"the same {period} calls"
             return (
                 f"Note: you are repeating {what} with the same results. Do something else; "
@@ -150,8 +149,8 @@ class Valves:
         self._failures.clear()
         self._steps.clear()
 
-    def _count(self, call: ModelCall, result: Resulted) -> None:
-        key = _key(call)
+    def _count(self, call: "_Counted", result: Resulted) -> None:
+        key = call.key
         if result.status == "ok":
             self.consecutive = 0
             self._failures.pop(key, None)
@@ -167,10 +166,18 @@ class Valves:
         self._steps.append(_step(key, result))
         while len(self._steps) > MAX_PERIOD * max(2, self.limits.cycles) * 2:
             self._steps.popleft()
-        period = _period(list(self._steps), self.limits.cycles)
+        period = _period(self._steps, self.limits.cycles)
         if period is not None:
             detail = f"the last {period} calls were repeated with the same results, ending with {call.name}"
             self._stuck = self._stuck or Stopped(StopReason.CYCLE, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A call that has no result yet: its tool's name, and what makes it the same as another."""
+
+    name: str
+    key: str
 
 
 def _key(call: ModelCall) -> str:
@@ -183,16 +190,17 @@ def _key(call: ModelCall) -> str:
 
 
 def _step(key: str, result: Resulted) -> str:
-    return hashlib.sha256(json.dumps([key, result.status, result.reason, result.text]).encode()).hexdigest()
+    said = hashlib.sha256(result.text.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{key} {result.status} {result.reason} {said}"
 
 
-def _period(steps: list[str], times: int) -> int | None:
+def _period(steps: Sequence[str], times: int) -> int | None:
     """The length of the pattern that the steps end with ``times`` times over (one call alone: twice as often)."""
     for period in range(1, MAX_PERIOD + 1):
         needed = period * (times * 2 if period == 1 else times)
         if needed < 2 * period or len(steps) < needed:
             continue
-        tail = steps[-needed:]
-        if all(tail[index] == tail[index + period] for index in range(needed - period)):
+        first = len(steps) - needed
+        if all(steps[index] == steps[index + period] for index in range(first, len(steps) - period)):
             return period
     return None
