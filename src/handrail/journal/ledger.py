@@ -458,7 +458,7 @@ def _owned(row: CallRow, executor: str, epoch: int) -> CallRow | None:
     A held call belongs to nobody: the first who comes with the next epoch takes it, together with its approval.
     """
     if row.state in ("open", "claimed") and row.executor == executor and row.epoch == epoch:
-        return replace(row, state="open")
+        return row if row.state == "open" else replace(row, state="open")
     if row.state == "held" and row.epoch + 1 == epoch:
         return replace(row, state="open", executor=executor, epoch=epoch)
     return None
@@ -489,7 +489,21 @@ def _use(page: Page, row: ApprovalRow | None) -> None:
 
 def _ended(page: Page, row: CallRow, settlement: Mapping[str, Any], state: Literal["settled", "refused"]) -> int:
     sequence = page.append(settlement)
-    page.put_call(replace(row, state=state, end=sequence, status=_status(settlement)))
+    status = _status(settlement)
+    page.put_call(
+        CallRow(
+            row.call_id,
+            state,
+            row.executor,
+            row.epoch,
+            row.intent,
+            sequence,
+            status,
+            row.approval_id,
+            row.commit,
+            row.resolved,
+        )
+    )
     return sequence
 
 

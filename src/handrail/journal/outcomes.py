@@ -13,8 +13,10 @@ def outcome_to_json(outcome: ToolOutcome) -> dict[str, Any]:
     """An outcome as JSON that can surely be written: a value that is not JSON is left out, and the record says so."""
     data = outcome.to_json()
     data["value_dropped"] = False
+    if outcome.value is None and not outcome.content:  # everything else is text and numbers of ours
+        return data
     try:
-        encode(data)
+        encode({"value": data["value"], "content": data["content"]})
     except (TypeError, ValueError, RecursionError):
         data |= {"value": None, "content": [], "value_dropped": True}
     return data

@@ -68,9 +68,12 @@ def opening_data(journal_id: str) -> dict[str, Any]:
     return {"kind": "journal", "call_id": "", "at": time.time(), "id": journal_id, "format": 1}
 
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
 def encode(data: Mapping[str, Any]) -> bytes:
     """The bytes of a body. A value that is not JSON is a :class:`TypeError` or :class:`ValueError`."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
+    return _ENCODER.encode(data).encode("ascii")
 
 
 def decode(body: bytes, sequence: int | None = None) -> dict[str, Any]:
@@ -106,7 +109,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant
 
 def chained(previous: bytes, sequence: int, body: bytes) -> bytes:
     """The hash of a record (rule 2)."""
-    return hashlib.sha256(DOMAIN + previous + sequence.to_bytes(8, "big") + body).digest()
+    return hashlib.sha256(b"".join((DOMAIN, previous, sequence.to_bytes(8, "big"), body))).digest()
 
 
 def extended(head: Head, body: bytes) -> Record:

@@ -14,8 +14,8 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from types import TracebackType
 from typing import Any
 
 import apsw
@@ -63,6 +63,16 @@ CREATE TABLE grant_given (
 _CALL = "call_id, state, executor, epoch, intent, ended, status, approval_id, commit_state, resolved"
 _APPROVAL = "approval_id, call_id, parked, answered, verdict, used, expires_at, binding"
 
+_FIND_HEAD = "SELECT sequence, hash FROM head"
+_FIND_CALL = f"SELECT {_CALL} FROM call WHERE call_id = ?"  # noqa: S608 - a constant, as below
+_FIND_APPROVAL = f"SELECT {_APPROVAL} FROM approval WHERE approval_id = ?"  # noqa: S608
+_FIND_GRANT = "SELECT grant_id, session, granted, revoked_at FROM grant_given WHERE grant_id = ?"
+_PUT_RECORD = "INSERT INTO record VALUES (?,?,?,?)"
+_PUT_CALL = f"REPLACE INTO call ({_CALL}) VALUES (?,?,?,?,?,?,?,?,?,?)"
+_PUT_APPROVAL = f"REPLACE INTO approval ({_APPROVAL}) VALUES (?,?,?,?,?,?,?,?)"
+_PUT_GRANT = "REPLACE INTO grant_given VALUES (?,?,?,?)"
+_PUT_HEAD = "UPDATE head SET sequence = ?, hash = ?"
+
 _NEEDED = """
 SELECT min(place) FROM (
     SELECT min(r.sequence) AS place FROM call c JOIN record r ON r.call_id = c.call_id AND r.call_id <> ''
@@ -79,17 +89,29 @@ def default_path(workspace: str) -> str:
     return os.path.join(platformdirs.user_state_dir("handrail"), "journal", f"{name}.sqlite")
 
 
-@contextmanager
-def understood(doing: str) -> Generator[None]:
-    """Turn SQLite's errors into ours."""
-    try:
-        yield
-    except (apsw.CorruptError, apsw.NotADBError) as error:
-        raise JournalCorrupt(f"the journal file is damaged ({doing}): {error}") from error
-    except apsw.Error as error:
-        raise JournalError(f"the journal file cannot be used ({doing}): {error}") from error
-    except (TypeError, ValueError, OverflowError) as error:  # a damaged file can hold any type anywhere
-        raise JournalCorrupt(f"the journal file is damaged ({doing}): {error}") from error
+class Understood:
+    """Turns SQLite's errors into ours. Keeps nothing, so one may be entered again and again (each call enters six)."""
+
+    __slots__ = ("_doing",)
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
+            raise JournalCorrupt(f"the journal file is damaged ({self._doing}): {error}") from error
+        if isinstance(error, apsw.Error):
+            raise JournalError(f"the journal file cannot be used ({self._doing}): {error}") from error
+        if isinstance(error, (TypeError, ValueError, OverflowError)):  # a damaged file can hold any type anywhere
+            raise JournalCorrupt(f"the journal file is damaged ({self._doing}): {error}") from error
+
+
+_OPENING, _READING, _WRITING, _FLUSHING = (
+    Understood(doing) for doing in ("opening", "reading", "writing", "flushing")
+)
 
 
 def connected(path: str, *, vfs: str | None = None) -> Any:
@@ -115,7 +137,7 @@ class SqliteStore:
         self.executor = str(uuid.uuid4())
         _make_private(path)
         self._turn = _Turn(path)
-        with understood("opening"), self._turn:
+        with _OPENING, self._turn:
             self._connection = connected(path, vfs=vfs)
             self.journal_id, self.salt = _prepared(self._connection, path)
             # A lease is made and swept in turn only: one that is not locked yet must not be taken for a dead one.
@@ -126,7 +148,7 @@ class SqliteStore:
     def load(self, operations: list[Operation]) -> Page:
         """Begin a transaction and read what the operations name."""
         self._turn.take()
-        with understood("reading"):
+        with _READING:
             self._connection.execute("BEGIN IMMEDIATE")
             page = Page(_head(self._connection))
             for operation in operations:
@@ -142,9 +164,9 @@ class SqliteStore:
         for approval_id in operation.approvals:
             self._load_approval(page, approval_id)
         for grant_id in operation.grants:
-            found = self._connection.execute("SELECT * FROM grant_given WHERE grant_id = ?", (grant_id,)).fetchone()
+            found = self._connection.execute(_FIND_GRANT, (grant_id,)).fetchone()
             if found is not None:
-                page.grants[grant_id] = GrantRow(*found)
+                page.grants[grant_id] = _grant_row(found)
 
     def _load_approval(self, page: Page, approval_id: str) -> None:
         if approval_id and approval_id not in page.approvals:
@@ -155,19 +177,17 @@ class SqliteStore:
     def commit(self, page: Page) -> None:
         """Write the page and flush it."""
         run = self._connection.execute
-        with understood("writing"):
+        with _WRITING:
             for record, call_id in page.added:
-                run("INSERT INTO record VALUES (?, ?, ?, ?)", (record.sequence, call_id, record.body, record.hash))
+                run(_PUT_RECORD, (record.sequence, call_id, record.body, record.hash))
             for call_id in page.changed_calls:
-                run(f"REPLACE INTO call ({_CALL}) VALUES (?,?,?,?,?,?,?,?,?,?)", _call_values(page.calls[call_id]))  # noqa: S608 - a constant
+                run(_PUT_CALL, _call_values(page.calls[call_id]))
             for approval_id in page.changed_approvals:
-                row = page.approvals[approval_id]
-                run(f"REPLACE INTO approval ({_APPROVAL}) VALUES (?,?,?,?,?,?,?,?)", _approval_values(row))  # noqa: S608 - a constant
+                run(_PUT_APPROVAL, _approval_values(page.approvals[approval_id]))
             for grant_id in page.changed_grants:
                 given = page.grants[grant_id]
-                values = (given.grant_id, given.session, given.granted, given.revoked_at)
-                run("REPLACE INTO grant_given VALUES (?,?,?,?)", values)
-            run("UPDATE head SET sequence = ?, hash = ?", (page.head.sequence, page.head.hash))
+                run(_PUT_GRANT, (given.grant_id, given.session, given.granted, given.revoked_at))
+            run(_PUT_HEAD, (page.head.sequence, page.head.hash))
             if page.cut is not None:
                 cut = page.cut.sequence
                 run("DELETE FROM record WHERE sequence <= ?", (cut,))
@@ -180,7 +200,7 @@ class SqliteStore:
                 run("UPDATE head SET base_sequence = ?, base_hash = ?", (cut, page.cut.hash))
         faults.point("journal.flush.before")
         try:
-            with understood("flushing"):
+            with _FLUSHING:
                 run("COMMIT")
         except JournalError as error:
             if isinstance(error.__cause__, (apsw.IOError, apsw.CorruptError)):
@@ -220,13 +240,13 @@ class SqliteReader:
             raise JournalError(f"there is no journal at {path}")
         self.path = path
         self._lock = threading.Lock()
-        with understood("opening"):
+        with _OPENING:
             self._connection = connected(path, vfs=vfs)
             _check_version(self._connection, path)
             self._connection.execute("PRAGMA query_only=1").fetchall()
 
     def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        with self._lock, understood("reading"):
+        with self._lock, _READING:
             return self._connection.execute(sql, values).fetchall()
 
     def meta(self) -> dict[str, str]:
@@ -235,7 +255,7 @@ class SqliteReader:
 
     def head(self) -> Head:
         """The last record's place and hash, as the file says."""
-        with self._lock, understood("reading"):
+        with self._lock, _READING:
             return _head(self._connection)
 
     def base(self) -> Head:
@@ -247,7 +267,7 @@ class SqliteReader:
 
     def call(self, call_id: str) -> CallRow | None:
         """Where a call stands."""
-        with self._lock, understood("reading"):
+        with self._lock, _READING:
             return _call(self._connection, call_id)
 
     def calls_not_over(self) -> list[CallRow]:
@@ -256,7 +276,7 @@ class SqliteReader:
 
     def approval(self, approval_id: str) -> ApprovalRow | None:
         """Where an approval stands."""
-        with self._lock, understood("reading"):
+        with self._lock, _READING:
             return _approval(self._connection, approval_id)
 
     def approvals_unused(self) -> list[ApprovalRow]:
@@ -267,7 +287,7 @@ class SqliteReader:
     def grants(self) -> list[GrantRow]:
         """Every grant, oldest first."""
         rows = self._rows("SELECT grant_id, session, granted, revoked_at FROM grant_given ORDER BY granted")
-        return [GrantRow(*_typed(row, (str, str, int, object), "a grant")) for row in rows]
+        return [_grant_row(row) for row in rows]
 
     def record(self, sequence: int) -> Record | None:
         """One record."""
@@ -434,20 +454,19 @@ def _scalar(connection: Any, sql: str) -> Any:
 
 
 def _head(connection: Any) -> Head:
-    found = connection.execute("SELECT sequence, hash FROM head").fetchone()
+    found = connection.execute(_FIND_HEAD).fetchone()
     if found is None:
         raise JournalCorrupt("the journal file has no head")
     return Head(*_typed(found, (int, bytes), "the head"))
 
 
 def _call(connection: Any, call_id: str) -> CallRow | None:
-    found = connection.execute(f"SELECT {_CALL} FROM call WHERE call_id = ?", (call_id,)).fetchone()  # noqa: S608 - a constant
+    found = connection.execute(_FIND_CALL, (call_id,)).fetchone()
     return None if found is None else _call_row(found)
 
 
 def _approval(connection: Any, approval_id: str) -> ApprovalRow | None:
-    sql = f"SELECT {_APPROVAL} FROM approval WHERE approval_id = ?"  # noqa: S608 - a constant
-    found = connection.execute(sql, (approval_id,)).fetchone()
+    found = connection.execute(_FIND_APPROVAL, (approval_id,)).fetchone()
     return None if found is None else _approval_row(found)
 
 
@@ -489,9 +508,14 @@ def _approval_values(row: ApprovalRow) -> tuple[Any, ...]:
     )
 
 
+def _grant_row(row: Any) -> GrantRow:
+    revoked_at = row[-1]
+    return GrantRow(*_typed(row, (str, str, int, float if revoked_at is not None else type(None)), "a grant"))
+
+
 def _typed(row: Any, kinds: tuple[type, ...], what: str) -> Any:
     """The row, if its values are of these types: a damaged file can hold anything anywhere."""
-    if len(row) != len(kinds) or not all(isinstance(value, kind) for value, kind in zip(row, kinds, strict=True)):
+    if tuple(map(type, row)) != kinds:
         raise JournalCorrupt(f"the journal file is damaged: a row holds {what} no more")
     return row
 
