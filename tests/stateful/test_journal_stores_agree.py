@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from handrail.errors import ApprovalError, HandrailError, JournalError, StaleEpoch
@@ -141,6 +141,7 @@ def agree(reopen, history) -> None:
 @pytest.mark.promise("journal:stores:same-history-same-answers")
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(STEPS)
+@example([("park", "a"), ("begin", "a"), ("settle", "a"), ("refuse", "a")])  # the question it waited for is used
 def test_sqlite_agrees_with_the_model(history):
     with tempfile.TemporaryDirectory() as directory:
         agree(lambda: SqliteJournal(str(Path(directory) / "j.sqlite")), history)

@@ -173,7 +173,8 @@ def begin(intent: Mapping[str, Any], executor: str, won: list[int]) -> Operation
         if row is not None and row.approval_id != approval_id:
             _use(page, page.approvals.get(row.approval_id))
         sequence = page.append(intent)
-        page.put_call(CallRow(call_id, "open", executor, 1, sequence, approval_id=approval_id))
+        waited_for = row.approval_id if row is not None else ""
+        page.put_call(CallRow(call_id, "open", executor, 1, sequence, approval_id=approval_id or waited_for))
         won.append(sequence)
         return Begun(sequence, 1)
 
