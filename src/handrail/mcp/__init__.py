@@ -10,10 +10,12 @@ wire.py         strict JSON-RPC text in; one bad tool never takes the others dow
 Speak the protocol (the optional extra ``handrail[mcp]``):
 
 launch.py       starts a stdio server: in a cell, or without walls where the catalog says so
-transport.py    pipes and HTTP as the library wants them, with wire.py in between
+transport.py    pipes and HTTP as the library wants them, with wire.py in between; pipes.py reads and writes lines
+direct.py       plain calls over a server's pipes, without the library
 results.py      what a server answered → a ToolOutcome
 client.py       one connection to one server, its tools as a Plugin
 approvals.py    asking a person through the client that called us
 server.py       our registry and executor as an MCP server; http.py guards its HTTP door
+shortcut.py     plain calls of a stdio client, without the library
 proxy.py        one server behind the corridor, under its own names
 """

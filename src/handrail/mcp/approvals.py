@@ -34,6 +34,7 @@ SCHEMA: dict[str, Any] = {
     "required": ["decision"],
 }
 
+JsonDocument = dict[str, Any]
 Ask = Callable[[types.ElicitRequestFormParams], Awaitable[types.ElicitResult]]
 CURRENT: ContextVar[Ask | None] = ContextVar("handrail_mcp_ask", default=None)
 
@@ -93,7 +94,7 @@ class Exchange:
     fingerprint: str
     state: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     question: types.ElicitRequestFormParams | None = None
-    result: types.CallToolResult | None = None
+    result: JsonDocument | None = None
     failure: Exception | None = None
     _moved: anyio.Event = field(default_factory=anyio.Event)
     _answered: anyio.Event = field(default_factory=anyio.Event)
@@ -108,7 +109,7 @@ class Exchange:
         assert self._answer is not None
         return self._answer
 
-    def finish(self, result: types.CallToolResult | None, failure: Exception | None = None) -> None:
+    def finish(self, result: JsonDocument | None, failure: Exception | None = None) -> None:
         """The call is over."""
         self.result, self.failure, self.question = result, failure, None
         self._moved.set()
@@ -120,7 +121,7 @@ class Exchange:
         self.question, self._moved = None, anyio.Event()
         self._answered.set()
 
-    async def moved(self) -> types.CallToolResult | types.InputRequiredResult:
+    async def moved(self) -> JsonDocument | types.InputRequiredResult:
         """Wait until the call asks or ends."""
         await self._moved.wait()
         if self.failure is not None:

@@ -35,10 +35,11 @@ from handrail.approval.decision import Approver
 from handrail.errors import SandboxError, ServerUnavailable
 from handrail.mcp.catalog import ServerSpec
 from handrail.mcp.definitions import Definition, Malformed, read_definitions, tool_def
+from handrail.mcp.direct import ConnectionEnded, DirectCalls
 from handrail.mcp.elicit import answer_elicitation
 from handrail.mcp.launch import Launcher
 from handrail.mcp.pins import Listing, PinStore, ServerIdentity, Standing, compare
-from handrail.mcp.results import lost, outcome_of, outcome_of_error, unreadable
+from handrail.mcp.results import answer_of, lost, outcome_of, outcome_of_error, unreadable
 from handrail.mcp.transport import http_transport, pipe_transport
 from handrail.mcp.wire import Intake, Undecodable
 from handrail.names import model_name
@@ -63,6 +64,7 @@ class _Live:
     client: Client
     intake: Intake
     pages: list[Any]
+    direct: DirectCalls
 
 
 @dataclass(slots=True, eq=False)
@@ -196,6 +198,7 @@ class McpServer:
     async def _open(self, stack: AsyncExitStack, over: asyncio.Event) -> _Live:
         pages: list[Any] = []
         intake = Intake(self.spec.max_message_bytes, pages.extend)
+        direct = DirectCalls()
         self._why_lost = ""
 
         def ended(why: str) -> None:
@@ -207,7 +210,7 @@ class McpServer:
                 self.spec.url, intake, headers=self._headers(), connect_timeout=self.spec.start_timeout
             )
         else:
-            transport = pipe_transport(await self._launcher.launch(self.spec), intake, on_end=ended)
+            transport = pipe_transport(await self._launcher.launch(self.spec), intake, direct, on_end=ended)
         client = Client(
             transport,
             cache=None,
@@ -215,7 +218,7 @@ class McpServer:
             elicitation_callback=self._asked,
             message_handler=self._heard,
         )
-        return _Live(await stack.enter_async_context(client), intake, pages)
+        return _Live(await stack.enter_async_context(client), intake, pages, direct)
 
     def _headers(self) -> dict[str, str]:
         if not self.spec.token_env:
@@ -362,6 +365,8 @@ class McpServer:
             except MCPError as error:
                 self._stale = self._stale or error.error.code == types.HEADER_MISMATCH
                 return outcome_of_error(error, self.spec.name)
+            except ConnectionEnded as error:
+                return lost(self.spec.name, str(error))
             except ValidationError as error:
                 return unreadable(f"the server's answer is no tool result ({error.error_count()} faults)")
             except Exception as error:  # noqa: BLE001 - it was sent: whatever failed after that, nobody can know
@@ -376,31 +381,41 @@ class McpServer:
 
     async def _legs(self, live: _Live, running: _Running, definition: Definition, job: Job) -> ToolOutcome:
         """Send the call; where the server answers with questions, answer them and send the next leg."""
-        session = live.client.session
         answers: types.InputResponses | None = None
         state: str | None = None
+        result = await self._direct(live, definition, job) if job.on_progress is None else None
 
         async def told(progress: float, total: float | None, message: str | None) -> None:
             if job.on_progress is not None:
                 job.on_progress(progress, total, message or "")
 
         for _ in range(MAX_LEGS):
-            result = await session.call_tool(
-                definition.name,
-                dict(job.arguments),
-                progress_callback=told if job.on_progress is not None else None,
-                input_responses=answers,
-                request_state=state,
-                allow_input_required=True,
-            )
+            if result is None:
+                result = await live.client.session.call_tool(
+                    definition.name,
+                    dict(job.arguments),
+                    progress_callback=told if job.on_progress is not None else None,
+                    input_responses=answers,
+                    request_state=state,
+                    allow_input_required=True,
+                )
             if not isinstance(result, types.InputRequiredResult):
                 return outcome_of(result, job.definition.output)
-            answers, state = await self._answers(running, result), result.request_state
+            answers, state, result = await self._answers(running, result), result.request_state, None
             if answers is None:
                 return ToolOutcome.error(
                     "The server asked for something that this host does not give; the call ended there.",
                 )
         return ToolOutcome.error(f"The server asked more than {MAX_LEGS} times; the call was ended.")
+
+    async def _direct(
+        self, live: _Live, definition: Definition, job: Job
+    ) -> types.CallToolResult | types.InputRequiredResult | None:
+        """The answer to a call that needs nothing of the library; ``None`` when it was not sent this way."""
+        answer = await live.direct.call(definition.name, job.arguments)
+        if answer is None:
+            return None
+        return answer_of(answer, modern=live.client.protocol_version in MODERN_PROTOCOL_VERSIONS)
 
     async def _answers(self, running: _Running, asked: types.InputRequiredResult) -> types.InputResponses | None:
         answers: types.InputResponses = {}

@@ -20,6 +20,7 @@ from handrail.mcp.client import McpServer, McpServers, first_of
 from handrail.mcp.http import PATH, listening, serve_http
 from handrail.mcp.joining import register_servers, servers_for
 from handrail.mcp.server import CorridorServer, model_names
+from handrail.mcp.shortcut import PlainCalls
 from handrail.mcp.stdio import claimed_stdio, server_streams
 from handrail.sandbox.supervisor import Supervisor
 from handrail.wiring import House
@@ -130,7 +131,7 @@ async def stdio_front(door: CorridorServer) -> None:
     with claimed_stdio() as (read_fd, write_fd):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_until_told, tasks.cancel_scope)
-            async with server_streams(read_fd, write_fd) as (read_stream, write_stream):
+            async with server_streams(read_fd, write_fd, PlainCalls(door)) as (read_stream, write_stream):
                 await door.server.run(read_stream, write_stream, door.options())
             tasks.cancel_scope.cancel()
 

@@ -16,6 +16,23 @@ from handrail.schema import Schema
 _LIBRARY_LOST = ("Server returned an error response", "server answered a request with 202 Accepted")
 
 
+def answer_of(message: Mapping[str, Any], *, modern: bool) -> types.CallToolResult | types.InputRequiredResult:
+    """The result in a JSON-RPC answer. Raises :class:`mcp.MCPError` for an error, ``ValidationError`` for nonsense.
+
+    ``modern``: since 2026-07-28 a result says what kind it is, and no kind but ours may be taken for a plain one.
+    """
+    error = message.get("error")
+    if error is not None:
+        raise MCPError.from_error_data(types.ErrorData.model_validate(error, by_name=False))
+    result = message.get("result")
+    kind = cast("Mapping[str, Any]", result).get("resultType") if modern and isinstance(result, Mapping) else None
+    if kind == "input_required":
+        return types.InputRequiredResult.model_validate(result, by_name=False)
+    if kind not in (None, "complete"):
+        raise MCPError(code=UNREADABLE_ANSWER, message="a result of an unknown kind")
+    return types.CallToolResult.model_validate(result, by_name=False)
+
+
 def outcome_of(result: types.CallToolResult, output: Schema | None) -> ToolOutcome:
     """The outcome of an answered call. A result that breaks ``output`` is completed and marked, never a retry."""
     blocks = [block.model_dump(by_alias=True, mode="json", exclude_none=True) for block in result.content]

@@ -26,7 +26,7 @@ from pydantic import TypeAdapter
 
 from handrail.call import Origin, RegisteredTool, new_call_id
 from handrail.executor import Listeners, ToolExecutor
-from handrail.mcp.approvals import CURRENT, Ask, Exchange
+from handrail.mcp.approvals import CURRENT, Ask, Exchange, JsonDocument
 from handrail.outcome import Reason, ToolOutcome
 from handrail.schema import digest_of
 from handrail.tool import RiskLevel
@@ -40,6 +40,7 @@ _BLOCK: TypeAdapter[types.ContentBlock] = TypeAdapter(types.ContentBlock)
 _CAN_ELICIT = types.ClientCapabilities(elicitation=types.ElicitationCapability())
 
 Context = ServerRequestContext[Any, Any]
+Answer = JsonDocument | types.InputRequiredResult
 
 
 class Naming(Protocol):
@@ -57,9 +58,9 @@ class CorridorServer:
     """Offers an executor's tools.
 
     ``naming`` decides under which names tools are offered; ``hidden`` ones are not listed, and a call of one is told
-    why by its outcome. ``ask_client``: whether approvals are asked for at a
-    client that can elicit (the executor's approver is then a :class:`~handrail.mcp.approvals.ClientApprover`).
-    Requests for tools wait until ``ready`` is set.
+    why by its outcome. ``ask_client``: whether approvals are asked for at a client that can elicit (the executor's
+    approver is then a :class:`~handrail.mcp.approvals.ClientApprover`).
+    Requests for tools wait until ``ready`` is set; ``on_request`` hears of each that came by the library.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class CorridorServer:
         self._naming = naming
         self._hidden = hidden
         self.ready = anyio.Event()
+        self.on_request: Callable[[Context], None] | None = None
         self._ask_client = ask_client
         self._waiting: dict[str, Exchange] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -129,6 +131,7 @@ class CorridorServer:
         return self._offered().get(name)
 
     async def _list(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        self._heard(context)
         await self.ready.wait()
         modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         if not modern:
@@ -142,7 +145,20 @@ class CorridorServer:
     async def _call(
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
-        await self.ready.wait()
+        self._heard(context)
+        answer = await self.call(context, params)
+        if isinstance(answer, types.InputRequiredResult):
+            return answer
+        return types.CallToolResult.model_validate(answer, by_name=False)
+
+    def _heard(self, context: Context) -> None:
+        if self.on_request is not None:
+            self.on_request(context)
+
+    async def call(self, context: Context, params: types.CallToolRequestParams) -> Answer:
+        """Answer one ``tools/call``. Of ``context``, the client's abilities, its era and the request's id count."""
+        if not self.ready.is_set():
+            await self.ready.wait()
         if params.request_state is not None:
             return await self._go_on(params)
         if not self._ask_client or not context.session.check_client_capability(_CAN_ELICIT):
@@ -151,9 +167,7 @@ class CorridorServer:
             return await self._carry_out(context, params, _asking(context))
         return await self._begin(context, params)
 
-    async def _carry_out(
-        self, context: Context, params: types.CallToolRequestParams, ask: Ask | None
-    ) -> types.CallToolResult:
+    async def _carry_out(self, context: Context, params: types.CallToolRequestParams, ask: Ask | None) -> JsonDocument:
         """One call through the corridor."""
         found = self._find(params.name)
         token = CURRENT.set(ask)
@@ -174,9 +188,7 @@ class CorridorServer:
             raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name}")
         return result_of(outcome, found, modern=context.protocol_version in MODERN_PROTOCOL_VERSIONS)
 
-    async def _begin(
-        self, context: Context, params: types.CallToolRequestParams
-    ) -> types.CallToolResult | types.InputRequiredResult:
+    async def _begin(self, context: Context, params: types.CallToolRequestParams) -> Answer:
         """A call that may ask: it runs in a task of its own, which outlives the request that began it."""
         exchange = Exchange(_fingerprint(params))
 
@@ -200,7 +212,7 @@ class CorridorServer:
             task.cancel()
             raise
 
-    async def _go_on(self, params: types.CallToolRequestParams) -> types.CallToolResult | types.InputRequiredResult:
+    async def _go_on(self, params: types.CallToolRequestParams) -> Answer:
         """The client's reply to a question. Each state is good for one reply, to its own call."""
         exchange = self._waiting.pop(params.request_state or "", None)
         if exchange is None or exchange.fingerprint != _fingerprint(params):
@@ -210,9 +222,7 @@ class CorridorServer:
         exchange.reply(params.input_responses)
         return self._held(exchange, await exchange.moved())
 
-    def _held(
-        self, exchange: Exchange, moved: types.CallToolResult | types.InputRequiredResult
-    ) -> types.CallToolResult | types.InputRequiredResult:
+    def _held(self, exchange: Exchange, moved: Answer) -> Answer:
         if isinstance(moved, types.InputRequiredResult):
             if len(self._waiting) >= MAX_WAITING:
                 self._waiting.pop(next(iter(self._waiting))).reply(None)
@@ -225,11 +235,12 @@ def _fingerprint(params: types.CallToolRequestParams) -> str:
 
 
 def _asking(context: Context) -> Ask:
-    """Before 2026-07-28: a request of ours, while the client's own is open."""
+    """Before 2026-07-28: a request of ours, while the client's own is open. Over HTTP it rides on that one's stream."""
+    related = context.request_id if context.request is not None else None
 
     async def ask(question: types.ElicitRequestFormParams) -> types.ElicitResult:
         return await context.session.elicit_form(
-            question.message, question.requested_schema, related_request_id=context.request_id
+            question.message, question.requested_schema, related_request_id=related
         )
 
     return ask
@@ -278,14 +289,13 @@ def _declared(name: str, registered: RegisteredTool, *, modern: bool) -> types.T
     )
 
 
-def result_of(outcome: ToolOutcome, registered: RegisteredTool | None, *, modern: bool) -> types.CallToolResult:
+def result_of(outcome: ToolOutcome, registered: RegisteredTool | None, *, modern: bool) -> JsonDocument:
     """An outcome as a result of ``tools/call``. Only a call that happened, with a result that holds, is no error."""
     failed = outcome.status != "ok" or outcome.invalid_output
-    content: list[types.ContentBlock] = [types.TextContent(text=_worded(outcome))]
-    content += [_BLOCK.validate_python(dict(block), by_name=False) for block in outcome.content]
+    content: list[Any] = [{"type": "text", "text": _worded(outcome)}, *map(_block, outcome.content)]
     structured = None if failed else _structured(outcome, registered, modern=modern)
     if structured is _TOO_LARGE:
-        content.append(types.TextContent(text="[The structured result is too large to be passed on.]"))
+        content.append({"type": "text", "text": "[The structured result is too large to be passed on.]"})
         structured, failed = None, True
     meta = {
         "status": outcome.status,
@@ -294,8 +304,14 @@ def result_of(outcome: ToolOutcome, registered: RegisteredTool | None, *, modern
         "approvalId": outcome.approval_id,
         "truncated": outcome.truncated,
     }
-    details: dict[str, Any] = {} if structured is None else {"structured_content": structured}
-    return types.CallToolResult(content=content, is_error=failed, _meta=cast("Any", {META_KEY: meta}), **details)
+    result: JsonDocument = {"content": content, "isError": failed, "_meta": {META_KEY: meta}}
+    return result if structured is None else result | {"structuredContent": structured}
+
+
+def _block(block: Mapping[str, Any]) -> JsonDocument:
+    """A content block that is one of the protocol's. Raises ``ValidationError`` for a host tool's odd one."""
+    checked = _BLOCK.validate_python(dict(block), by_name=False)
+    return _BLOCK.dump_python(checked, by_alias=True, mode="json", exclude_none=True)
 
 
 _TOO_LARGE = object()

@@ -6,13 +6,11 @@ comes in has passed an :class:`~handrail.mcp.wire.Intake`; whatever goes out was
 
 import logging
 import os
-import stat
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import httpx2
 import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -20,13 +18,13 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from handrail.mcp.direct import DirectCalls
 from handrail.mcp.launch import Launched
+from handrail.mcp.pipes import CHUNK, LineReader, LineWriter, TooLong
 from handrail.mcp.wire import EDGE_BYTES, Intake, Message, Unplaceable
 
 log = logging.getLogger("handrail.mcp")
 
-CHUNK = 65536
-PIPE_BUF = 4096  # a write of at most this many bytes to a writable pipe does not block (POSIX PIPE_BUF on Linux)
 STDERR_KEPT = 8192
 EXIT_GRACE_S = 2.0
 LAST_WORDS_S = 0.5
@@ -37,90 +35,6 @@ WriteStream = MemoryObjectSendStream[SessionMessage]
 Streams = tuple[ReadStream, WriteStream]
 
 
-class LineReader:
-    """Splits a descriptor's bytes into lines, and throws away the middle of a line that is too long.
-
-    Never sets the descriptor non-blocking (others may share it): it reads only what is there already.
-    """
-
-    def __init__(self, fd: int, max_bytes: int) -> None:
-        self._fd = fd
-        self._max = max_bytes
-        self._rest = bytearray()
-        self._lines: list[bytes] = []
-        self._size = 0
-        self._head = b""
-        self._pollable = not stat.S_ISREG(os.fstat(fd).st_mode)
-
-    async def line(self) -> "bytes | TooLong | None":
-        """The next line without its end, ``None`` at the end of the stream."""
-        while not self._lines:
-            chunk = await self._chunk()
-            if not chunk:
-                rest = bytes(self._rest)
-                self._rest.clear()
-                return rest or None
-            found = self._take(chunk)
-            if found is not None:
-                return found
-        return self._lines.pop(0)
-
-    async def _chunk(self) -> bytes:
-        if self._pollable:
-            await anyio.wait_readable(self._fd)
-            return os.read(self._fd, CHUNK)
-        return await anyio.to_thread.run_sync(os.read, self._fd, CHUNK)
-
-    def _take(self, chunk: bytes) -> "TooLong | None":
-        """Add a chunk. Only the chunk is searched for line ends, so a long line costs one pass."""
-        first, *more = chunk.split(b"\n")
-        lost = self._extend(first, ended=bool(more))
-        if more:
-            self._rest = bytearray(more.pop())
-            self._size = len(self._rest)
-            self._lines.extend(line for line in more if line.strip())
-        return lost
-
-    def _extend(self, part: bytes, *, ended: bool) -> "TooLong | None":
-        self._rest += part
-        self._size += len(part)
-        if self._size > self._max:
-            self._head = self._head or bytes(self._rest[:EDGE_BYTES])
-            del self._rest[:-EDGE_BYTES]
-        if not ended:
-            return None
-        head, whole, size = self._head, bytes(self._rest), self._size
-        self._head, self._size = b"", 0
-        if head:
-            return TooLong(head, whole, size)
-        if whole.strip():
-            self._lines.append(whole)
-        return None
-
-
-class TooLong:
-    """What is left of a line beyond the limit: its edges and its whole size in bytes."""
-
-    __slots__ = ("head", "size", "tail")
-
-    def __init__(self, head: bytes, tail: bytes, size: int) -> None:
-        self.head = head
-        self.tail = tail
-        self.size = size
-
-
-async def write_all(fd: int, data: bytes) -> None:
-    """Write everything to a pipe or a file, without blocking the loop and without making it non-blocking."""
-    view = memoryview(data)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        while view:
-            view = view[os.write(fd, view) :]
-        return
-    while view:
-        await anyio.wait_writable(fd)
-        view = view[os.write(fd, view[:PIPE_BUF]) :]
-
-
 def encoded(message: SessionMessage) -> bytes:
     """One message as a line of JSON."""
     return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
@@ -128,18 +42,32 @@ def encoded(message: SessionMessage) -> bytes:
 
 @asynccontextmanager
 async def pipe_transport(
-    launched: Launched, intake: Intake, *, on_end: Callable[[str], None]
+    launched: Launched, intake: Intake, direct: DirectCalls, *, on_end: Callable[[str], None]
 ) -> AsyncGenerator[Streams, None]:
     """Speak with a started server over its pipes; ends it on the way out.
 
-    ``on_end`` is called with a reason when the server's side ends before ours.
+    ``on_end`` is called with a reason when the server's side ends before ours. Answers to calls of ``direct`` go there.
     """
     to_us, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
     write_stream, from_us = anyio.create_memory_object_stream[SessionMessage](0)
     errors = _Stderr(launched.stderr)
+    writer = LineWriter(launched.stdin)
+    direct.begin(writer, intake)
+
+    async def read() -> None:
+        """Whoever waits learns of the end after ``on_end`` did, so that a next call opens a new connection."""
+        try:
+            async with to_us:
+                why = await _read_server(launched, intake, direct, to_us)
+                with anyio.move_on_after(LAST_WORDS_S):
+                    await errors.ended.wait()
+                on_end(why + errors.quoted())
+        finally:
+            direct.end()
+
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_read_server, launched, intake, to_us, on_end, errors)
-        tasks.start_soon(_write_server, launched, intake, from_us)
+        tasks.start_soon(read)
+        tasks.start_soon(_write_server, launched, intake, direct, writer, from_us)
         tasks.start_soon(errors.drain)
         try:
             yield read_stream, write_stream
@@ -163,32 +91,30 @@ async def _end(launched: Launched, write_stream: WriteStream, read_stream: ReadS
 
 
 async def _read_server(
-    launched: Launched,
-    intake: Intake,
-    to_us: MemoryObjectSendStream[SessionMessage | Exception],
-    on_end: Callable[[str], None],
-    errors: "_Stderr",
-) -> None:
+    launched: Launched, intake: Intake, direct: DirectCalls, to_us: MemoryObjectSendStream[SessionMessage | Exception]
+) -> str:
+    """Pass on what the server says until it ends; the reason why it did."""
     reader = LineReader(launched.stdout, intake.max_bytes)
-    why = "the server closed its output"
-    async with to_us:
-        try:
-            while (line := await reader.line()) is not None:
-                message = intake.too_large(line.head, line.tail, line.size) if isinstance(line, TooLong) else None
-                message = intake.read(line) if isinstance(line, bytes) else message
-                if message is not None and (parsed := _for_library(message)) is not None:
-                    await to_us.send(parsed)
-        except Unplaceable as error:
-            why = f"the server sent a message that cannot be read: {error}"
-            launched.kill()
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            why = "the connection was closed"  # ours was: drain, so that a server stuck in a write can see its end
-            await _drain(launched.stdout)
-        except OSError as error:
-            why = f"the server's output cannot be read: {error.strerror}"
-        with anyio.move_on_after(LAST_WORDS_S):
-            await errors.ended.wait()
-        on_end(why + errors.quoted())
+    try:
+        while (line := await reader.line()) is not None:
+            message = intake.too_large(line.head, line.tail, line.size) if isinstance(line, TooLong) else None
+            message = intake.read(line) if isinstance(line, bytes) else message
+            if message is None or direct.takes(message):
+                continue
+            if (parsed := _for_library(message)) is not None:
+                await to_us.send(parsed)
+        return "the server closed its output"
+    except Unplaceable as error:
+        launched.kill()
+        return f"the server sent a message that cannot be read: {error}"
+    except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+        reader.close()
+        await _drain(launched.stdout)  # so that a server stuck in a write can see its end
+        return "the connection was closed"
+    except OSError as error:
+        return f"the server's output cannot be read: {error.strerror}"
+    finally:
+        reader.close()
 
 
 async def _drain(fd: int) -> None:
@@ -201,22 +127,30 @@ async def _drain(fd: int) -> None:
         return
 
 
-async def _write_server(launched: Launched, intake: Intake, from_us: MemoryObjectReceiveStream[SessionMessage]) -> None:
+async def _write_server(
+    launched: Launched,
+    intake: Intake,
+    direct: DirectCalls,
+    writer: LineWriter,
+    from_us: MemoryObjectReceiveStream[SessionMessage],
+) -> None:
     try:
         async with from_us:
             async for item in from_us:
-                intake.sent(_fields(item))
-                await write_all(launched.stdin, encoded(item))
+                fields = _fields(item)
+                intake.sent(fields)
+                direct.learn(fields)
+                await writer.write(encoded(item))
     except OSError:
         launched.kill()  # it reads no more: end it, so that what waits for its answers learns of it
     finally:
-        os.close(launched.stdin)
+        writer.close()
 
 
 def _fields(item: SessionMessage) -> Mapping[str, Any]:
     message = item.message
     if isinstance(message, types.JSONRPCRequest):
-        return {"method": message.method, "id": message.id}
+        return {"method": message.method, "id": message.id, "params": message.params}
     if isinstance(message, types.JSONRPCNotification):
         return {"method": message.method, "params": message.params}
     return {}
