@@ -35,7 +35,7 @@ SCHEMA: dict[str, Any] = {
 }
 
 JsonDocument = dict[str, Any]
-Ask = Callable[[types.ElicitRequestFormParams], Awaitable[types.ElicitResult]]
+Ask = Callable[[types.ElicitRequestFormParams, str], Awaitable[types.ElicitResult]]
 CURRENT: ContextVar[Ask | None] = ContextVar("handrail_mcp_ask", default=None)
 
 
@@ -51,10 +51,22 @@ class ClientApprover:
         if ask is None:
             return await self._fallback.decide(request)
         try:
-            answer = await ask(question_of(request))
+            answer = await ask(question_of(request), QUESTION_KEY)
         except MCPError as error:
             return Unavailable(f"the client cannot be asked: {error}")
         return decision_of(answer)
+
+
+async def ask_client(message: str, schema: dict[str, Any], *, key: str = "question") -> types.ElicitResult:
+    """For a host tool: ask the person at the client whose call this is for values of their own.
+
+    ``schema`` is a flat object schema, as elicitation allows; ``key`` names the question where it travels as an answer.
+    A call that did not come over MCP, and a client that cannot be asked, are answered ``cancel``.
+    """
+    ask = CURRENT.get()
+    if ask is None:
+        return types.ElicitResult(action="cancel")
+    return await ask(types.ElicitRequestFormParams(message=message, requested_schema=schema), key)
 
 
 def question_of(request: ApprovalRequest) -> types.ElicitRequestFormParams:
@@ -94,20 +106,23 @@ class Exchange:
     fingerprint: str
     state: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     question: types.ElicitRequestFormParams | None = None
+    key: str = QUESTION_KEY
     result: JsonDocument | None = None
     failure: Exception | None = None
     _moved: anyio.Event = field(default_factory=anyio.Event)
     _answered: anyio.Event = field(default_factory=anyio.Event)
     _answer: types.ElicitResult | None = None
+    _turn: anyio.Lock = field(default_factory=anyio.Lock)
 
-    async def ask(self, question: types.ElicitRequestFormParams) -> types.ElicitResult:
-        """Called from inside the call: hand the question out, wait for the reply."""
-        self.state = secrets.token_urlsafe(32)
-        self.question, self._answered = question, anyio.Event()
-        self._moved.set()
-        await self._answered.wait()
-        assert self._answer is not None
-        return self._answer
+    async def ask(self, question: types.ElicitRequestFormParams, key: str) -> types.ElicitResult:
+        """Called from inside the call: hand the question out, wait for the reply. One question at a time."""
+        async with self._turn:
+            self.state = secrets.token_urlsafe(32)
+            self.question, self.key, self._answered = question, key, anyio.Event()
+            self._moved.set()
+            await self._answered.wait()
+            assert self._answer is not None
+            return self._answer
 
     def finish(self, result: JsonDocument | None, failure: Exception | None = None) -> None:
         """The call is over."""
@@ -116,7 +131,7 @@ class Exchange:
 
     def reply(self, responses: Mapping[str, Any] | None) -> None:
         """The client's next request carries this; anything but a reply to the question dismisses it."""
-        given = (responses or {}).get(QUESTION_KEY)
+        given = (responses or {}).get(self.key)
         self._answer = given if isinstance(given, types.ElicitResult) else types.ElicitResult(action="cancel")
         self.question, self._moved = None, anyio.Event()
         self._answered.set()
@@ -129,5 +144,5 @@ class Exchange:
         if self.question is None:
             assert self.result is not None
             return self.result
-        asked: types.InputRequests = {QUESTION_KEY: types.ElicitRequest(params=self.question)}
+        asked: types.InputRequests = {self.key: types.ElicitRequest(params=self.question)}
         return types.InputRequiredResult(input_requests=asked, request_state=self.state)

@@ -33,6 +33,7 @@ from pydantic import ValidationError
 
 from handrail.approval.decision import Approver
 from handrail.errors import SandboxError, ServerUnavailable
+from handrail.mcp.approvals import CURRENT, Ask
 from handrail.mcp.catalog import ServerSpec
 from handrail.mcp.definitions import Definition, Malformed, read_definitions, tool_def
 from handrail.mcp.direct import ConnectionEnded, DirectCalls
@@ -69,11 +70,15 @@ class _Live:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A call in flight: its name for questions, and the scope whose deadline stands still while a person thinks."""
+    """A call in flight: its name for questions, and the scope whose deadline stands still while a person thinks.
+
+    ``ask`` reaches the person at the client that made the call, where it came from one that can be asked.
+    """
 
     call_id: str
     tool: str
     risk: RiskLevel
+    ask: Ask | None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
@@ -322,10 +327,10 @@ class McpServer:
     async def call(self, definition: Definition, job: Job) -> ToolOutcome:
         """Carry one call out, from any event loop."""
         if self._loop is None or self._loop is asyncio.get_running_loop():
-            return await self._call(definition, job)
-        return await _elsewhere(self._loop, self._call(definition, job))
+            return await self._call(definition, job, CURRENT.get())
+        return await _elsewhere(self._loop, self._call(definition, job, None))
 
-    async def _call(self, definition: Definition, job: Job) -> ToolOutcome:
+    async def _call(self, definition: Definition, job: Job, ask: Ask | None) -> ToolOutcome:
         try:
             live = await self._connected()
             if self._stale:
@@ -335,7 +340,8 @@ class McpServer:
         refusal = self._refusal(definition)
         if refusal is not None:
             return ToolOutcome.error(refusal, Reason.QUARANTINED)
-        running = _Running(job.call_id, f"{PLUGIN}:{self.spec.name}/{definition.name}", job.definition.risk_level)
+        name = f"{PLUGIN}:{self.spec.name}/{definition.name}"
+        running = _Running(job.call_id, name, job.definition.risk_level, ask)
         self._running.add(running)
         try:
             return await self._bounded(live, running, definition, job)
@@ -438,6 +444,7 @@ class McpServer:
                 tool=running.tool if running is not None else f"{PLUGIN}:{self.spec.name}",
                 call_id=running.call_id if running is not None else "",
                 risk=running.risk if running is not None else RiskLevel.MUTATION,
+                ask=running.ask if running is not None else None,
                 clock=self._clock,
             )
 

@@ -1,8 +1,9 @@
 """What a server asks a person for, in the middle of a call, goes to our approver: the same one that approves calls.
 
-The approver sees the question with every character visible, the fields and their defaults. Yes means the defaults;
-values are given by editing (``Modify``) and are checked against the server's own schema; anything else declines.
-A URL is shown and never opened.
+Where the call itself came from a client that can be asked, the question goes to the person there, with the server's own
+form, and what they fill in is checked against it. Else the approver sees the question with every character visible, the
+fields and their defaults. Yes means the defaults; values are given by editing (``Modify``) and are checked against the
+server's own schema; anything else declines. A URL is shown and never opened.
 """
 
 import logging
@@ -11,10 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import mcp_types as types
+from mcp import MCPError
 
 from handrail.approval.decision import ApprovalRequest, Approve, Approver, Modify, Reject
 from handrail.call import new_call_id
 from handrail.errors import ToolDefinitionError
+from handrail.mcp.approvals import Ask
 from handrail.mcp.cost import refuse_explosive
 from handrail.mcp.definitions import printable
 from handrail.schema import Schema, digest_of
@@ -23,6 +26,7 @@ from handrail.tool import RiskLevel
 log = logging.getLogger("handrail.mcp")
 
 ELICITATION_TTL_S = 3600.0
+ELICITATION_KEY = "elicitation"
 DECLINED = types.ElicitResult(action="decline")
 CANCELLED = types.ElicitResult(action="cancel")
 
@@ -34,10 +38,16 @@ async def answer_elicitation(
     tool: str,
     call_id: str,
     risk: RiskLevel,
+    ask: Ask | None = None,
     clock: Callable[[], float] = time.time,
 ) -> types.ElicitResult:
-    """Ask the approver one question of a server's. Never raises; nobody there, and a broken approver, cancel it."""
+    """Ask one question of a server's: at the client by ``ask``, where there is one and it is a form, else the approver.
+
+    Never raises; nobody there, and a broken approver, cancel it.
+    """
     schema = _schema_of(params)
+    if schema is not None and ask is not None and isinstance(params, types.ElicitRequestFormParams):
+        return await _passed_on(params, schema, ask, tool)
     if schema is None or approver is None:
         return CANCELLED if approver is None else DECLINED
     proposed = _proposed(params)
@@ -52,6 +62,32 @@ async def answer_elicitation(
     if isinstance(decision, Modify):
         return _accepted(params, schema, decision.arguments)
     return DECLINED if isinstance(decision, Reject) else CANCELLED
+
+
+async def _passed_on(params: types.ElicitRequestFormParams, schema: Schema, ask: Ask, tool: str) -> types.ElicitResult:
+    """Ask the person at the client, saying who asks. No more than the server's own schema allows comes back."""
+    shown = types.ElicitRequestFormParams(
+        message=f"{tool} asks: {printable(params.message)}",
+        requested_schema=_printable_words(params.requested_schema),
+    )
+    try:
+        answer = await ask(shown, ELICITATION_KEY)
+    except MCPError as error:
+        log.warning("the client could not be asked a question of %s: %s", tool, error)
+        return CANCELLED
+    return _accepted(params, schema, answer.content or {}) if answer.action == "accept" else answer
+
+
+def _printable_words(schema: Any) -> Any:
+    """A schema whose titles and descriptions hide nothing; what decides about values stays as it is."""
+    if isinstance(schema, list):
+        return [_printable_words(item) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: printable(value) if key in ("title", "description") and isinstance(value, str) else _printable_words(value)
+        for key, value in cast("dict[str, Any]", schema).items()
+    }
 
 
 def _schema_of(params: types.ElicitRequestParams) -> Schema | None:

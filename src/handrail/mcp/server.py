@@ -238,7 +238,7 @@ def _asking(context: Context) -> Ask:
     """Before 2026-07-28: a request of ours, while the client's own is open. Over HTTP it rides on that one's stream."""
     related = context.request_id if context.request is not None else None
 
-    async def ask(question: types.ElicitRequestFormParams) -> types.ElicitResult:
+    async def ask(question: types.ElicitRequestFormParams, _key: str) -> types.ElicitResult:
         return await context.session.elicit_form(
             question.message, question.requested_schema, related_request_id=related
         )

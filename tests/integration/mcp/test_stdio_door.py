@@ -7,17 +7,22 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from handrail import AlwaysApprove, Tool, ToolDef, ToolExecutor, ToolOutcome, ToolRegistry
+from handrail import AlwaysApprove, NeverApprove, RiskLevel, Tool, ToolDef, ToolExecutor, ToolOutcome, ToolRegistry
 from handrail.errors import ToolError
-from handrail.mcp.approvals import ClientApprover
+from handrail.mcp.approvals import ClientApprover, ask_client
+from handrail.mcp.catalog import ToolOverride
+from handrail.mcp.client import opened
+from handrail.mcp.joining import register_servers
+from handrail.mcp.launch import PlainLauncher
 from handrail.mcp.pipes import LineReader, LineWriter
-from handrail.mcp.server import CorridorServer
+from handrail.mcp.server import CorridorServer, model_names
 from handrail.mcp.shortcut import PlainCalls
 from handrail.mcp.stdio import server_streams
 
 pytestmark = pytest.mark.anyio
 ENVELOPE = "io.modelcontextprotocol/"
 ERAS = ["2025-11-25", "2026-07-28"]
+NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 PIXEL = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
 
 
@@ -41,6 +46,10 @@ class Tools:
     async def fail(self, arguments):
         raise ToolError("it failed")
 
+    async def greet(self, arguments):
+        answer = await ask_client("Who are you?", NAME)
+        return f"{answer.action}: {(answer.content or {}).get('name')}"
+
     async def wait(self, arguments):
         self.effects.append("wait")
         self.waiting.set()
@@ -54,6 +63,8 @@ class Tools:
         registry = ToolRegistry()
         for handler in (self.echo, self.fail, self.wait):
             registry.register(Tool(ToolDef(handler.__name__, "For the tests.", {"type": "object"}), handler))
+        free = ToolDef("greet", "For the tests.", {"type": "object"}, risk_level=RiskLevel.READ_ONLY)
+        registry.register(Tool(free, self.greet))
         for handler in (self.shape, self.broken):
             definition = ToolDef(handler.__name__, "For the tests.", {"type": "object"}, output_schema=number)
             registry.register(Tool(definition, handler))
@@ -108,10 +119,10 @@ class Conversation:
 
 
 @asynccontextmanager
-async def conversation(era, tmp_path, tools, approver=None, capabilities=None):
+async def conversation(era, tmp_path, tools, approver=None, capabilities=None, *, naming=model_names):
     spill = str(tmp_path / "spill")
     executor = ToolExecutor(tools.registry(), approver=approver or AlwaysApprove(), spill_directory=spill)
-    door = CorridorServer(executor, ask_client=approver is not None)
+    door = CorridorServer(executor, naming=naming, ask_client=approver is not None)
     door.ready.set()
     (server_read, client_write), (client_read, server_write) = os.pipe(), os.pipe()
     client = Conversation(era, client_write, client_read, capabilities or {})
@@ -244,6 +255,85 @@ async def test_a_plain_call_asks_its_client_since_2026(tmp_path):
         answer = await client.asked("tools/call", reply | {"requestState": again["requestState"]})
         assert answer["result"]["content"][0]["text"] == '{"a": 1}'
     assert tools.effects == ["echo"]
+
+
+class Served:
+    """The tools of MCP servers, instead of tools of ours."""
+
+    def __init__(self, servers):
+        self.servers = servers
+
+    def registry(self):
+        registry = ToolRegistry()
+        register_servers(registry, self.servers)
+        return registry
+
+
+async def question_and_answer(client, name, content, action="accept"):
+    """Call a tool that asks; answer what it asks; the question and the tool's result."""
+    reply = {"action": action} | ({"content": content} if content is not None else {})
+    if client.era == "2026-07-28":
+        asked = (await client.call(name))["result"]
+        ((key, request),) = asked["inputRequests"].items()
+        more = {"inputResponses": {key: reply}, "requestState": asked["requestState"]}
+        answer = await client.asked("tools/call", {"name": name, "arguments": {}} | more)
+        return request["params"], answer["result"]
+    await client.ask("tools/call", {"name": name, "arguments": {}})
+    question = await client.line()
+    await client.say({"id": question["id"], "result": reply})
+    return question["params"], (await client.line())["result"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_tool_of_ours_asks_the_person_at_the_client(era, tmp_path):
+    approver = ClientApprover(NeverApprove())
+    async with conversation(era, tmp_path, Tools(), approver, {"elicitation": {"form": {}}}) as client:
+        request, answer = await question_and_answer(client, "greet", {"name": "Ada"})
+        assert request["message"] == "Who are you?"
+        assert answer["content"][0]["text"] == "accept: Ada"
+    async with conversation(era, tmp_path, Tools(), approver) as client:  # a client that cannot be asked
+        assert (await client.call("greet"))["result"]["content"][0]["text"] == "cancel: None"
+
+
+@pytest.mark.promise("mcp:elicitation:asks-our-approver")
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("theirs", ["legacy", "modern"])
+@pytest.mark.parametrize(
+    ("action", "content", "expected"),
+    [
+        ("accept", {"branch": "dev"}, {"action": "accept", "content": {"branch": "dev"}}),
+        ("accept", {"branch": 7}, {"action": "decline"}),
+        ("accept", {"other": "x"}, {"action": "decline"}),
+        ("decline", None, {"action": "decline"}),
+        ("cancel", None, {"action": "cancel"}),
+    ],
+)
+async def test_a_servers_question_reaches_the_person_at_the_client(
+    victim, tmp_path, era, theirs, action, content, expected
+):
+    form = {
+        "type": "object",
+        "properties": {"branch": {"type": "string", "title": "Bra\u200bnch", "enum": ["dev", "main"]}},
+        "required": ["branch"],
+    }
+    question = {"message": "Which\u200b branch?", "requestedSchema": form}
+    victim.script(era=theirs, calls={"act": {"do": "elicit" if theirs == "legacy" else "legs", "params": question}})
+    victim.with_(overrides={"act": ToolOverride(risk=RiskLevel.READ_ONLY)})
+    approver = ClientApprover(NeverApprove())
+    async with opened([victim.spec], launcher=PlainLauncher(), pins=victim.pins, approver=approver) as servers:
+        capabilities = {"elicitation": {"form": {}}}
+        tools = Served(servers)
+        async with conversation(
+            era, tmp_path, tools, approver, capabilities, naming=lambda one: one.tool.name
+        ) as client:
+            request, answer = await question_and_answer(client, "act", content, action)
+    assert request["message"] == "mcp:victim/act asks: Which\\u{200b} branch?"
+    shown = request["requestedSchema"]["properties"]["branch"]
+    assert shown["title"] == "Bra\\u{200b}nch"
+    assert shown["enum"] == ["dev", "main"]
+    told = json.loads(answer["content"][0]["text"])
+    assert (told if theirs == "legacy" else told["answers"]["q"]) == expected
+    assert victim.effects == (["act"] if theirs == "legacy" else ["act", "act"])
 
 
 @pytest.mark.parametrize(
