@@ -14,9 +14,11 @@ A function that enters a body asks for a ``Recorded``: leaving a step out is a t
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from handrail.schema import JsonObject, canonical_bytes, digest_of
 from handrail.tool import Tool
@@ -58,8 +60,7 @@ class RegisteredTool:
         return digest_of(self.tool.body.configuration)
 
 
-@dataclass(frozen=True, slots=True)
-class Proposed:
+class Proposed(Struct, frozen=True):
     """A call for a tool that exists, with arguments that decoded to a JSON object."""
 
     call_id: str
@@ -70,8 +71,7 @@ class Proposed:
     edited_by: str | None = None
 
 
-@dataclass(frozen=True)
-class Checked:
+class Checked(Struct, frozen=True, dict=True):
     """A call whose arguments passed the schema and the guard.
 
     ``arguments`` hold absolute paths for every guarded argument; ``requested_paths`` keep what was asked for and
@@ -108,8 +108,7 @@ class Checked:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Approved:
+class Approved(Struct, frozen=True):
     """A call that may run. ``review`` says whether its staged changes are still to be shown before they are real.
 
     ``rule`` names what decided. ``approval_id`` is the approval to consume with the intent, if a person was asked;
@@ -126,8 +125,7 @@ class Approved:
     answered_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """A call whose intent is durable. ``sequence`` is its place in the journal (0 where the host keeps none)."""
 
     approved: Approved
@@ -146,8 +144,7 @@ class Recorded:
         return self.approved.checked.proposed.call_id
 
 
-@dataclass(frozen=True, slots=True)
-class Reviewed:
+class Reviewed(Struct, frozen=True):
     """A call whose staged changes may become real: ``by`` whom, and under which approval if a person saw them.
 
     A commit asks for one of these, as entering a body asks for a ``Recorded``.
@@ -160,7 +157,22 @@ class Reviewed:
 
 def new_call_id() -> str:
     """A UUIDv7 (RFC 9562 section 5.7): sorts by time of creation in milliseconds, 74 random bits."""
-    random = int.from_bytes(os.urandom(10), "big")
-    variant_and_rest = 0x8000_0000_0000_0000 | random & 0x3FFF_FFFF_FFFF_FFFF
-    text = f"{time.time_ns() // 1_000_000:012x}7{random >> 68:03x}{variant_and_rest:016x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    moment, random = f"{time.time_ns() // 1_000_000:012x}", _random_digits()
+    variant = "89ab"[int(random[0], 16) & 3]
+    return f"{moment[:8]}-{moment[8:]}-7{random[1:4]}-{variant}{random[4:7]}-{random[7:19]}"
+
+
+_drawn: list[str] = []
+
+
+def _random_digits() -> str:
+    """20 hexadecimal digits from the system, drawn for many ids at once: asking it costs more than all else here."""
+    try:
+        return _drawn.pop()
+    except IndexError:
+        digits = os.urandom(10 * 64).hex()
+        _drawn.extend(digits[at : at + 20] for at in range(20, len(digits), 20))
+        return digits[:20]
+
+
+os.register_at_fork(after_in_child=_drawn.clear)  # two processes must not hand out the same ids

@@ -21,13 +21,15 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar, Token
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Self
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import anyio
 import platformdirs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from handrail import faults
 from handrail.approval.decision import (
@@ -65,7 +67,7 @@ from handrail.output import OutputCap
 from handrail.parked import Answer, Grant, GrantStore, HeldIntent, ParkedCall
 from handrail.registry import ToolRegistry
 from handrail.schema import ArgumentsInvalid, Schema, copy_json, decode_arguments
-from handrail.tool import Effect, Job, RiskLevel, Signal
+from handrail.tool import Effect, Job, Signal, ToolDef
 from handrail.workspace import AnyPath, Workspace
 
 log = logging.getLogger("handrail")
@@ -99,8 +101,7 @@ _NOBODY = Origin()
 _NO_LISTENERS = Listeners()
 
 
-@dataclass(slots=True)
-class _Walk:
+class _Walk(Struct):
     """What one walk through the corridor carries besides its stage."""
 
     call_id: str
@@ -108,13 +109,13 @@ class _Walk:
     started: float
     signal: Signal
     listeners: Listeners
+    may_be_known: bool = False
     edits: int = 0
     edited_arguments: Mapping[str, Any] | None = None
     recorded: Recorded | None = None
     checked: Checked | None = None
     change_digest: str | None = None
     settled: bool = False
-    may_be_known: bool = False
 
 
 class _EditedTooOften(Exception):
@@ -160,10 +161,12 @@ class ToolExecutor:
             Workspace(workspace) if workspace is not None and not isinstance(workspace, Workspace) else workspace
         )
         self._guard = FilesystemGuard(self.workspace) if self.workspace is not None else None
+        self._workspace_id = self.workspace.path if self.workspace is not None else ""
         self.approver = approver
         self._policy: Policy = policy if policy is not None else RiskTable()
         self._journal: CallJournal = journal if journal is not None else NoJournal()
         self._changes = changes
+        self._contents = changes.contents if changes is not None else None
         self._timeout = timeout
         self._cap = OutputCap(max_output_bytes, _spill_directory(spill_directory, self.workspace))
         self._approval_ttl = approval_ttl
@@ -255,7 +258,8 @@ class ToolExecutor:
             checked = self._check(walk, proposed)
             if isinstance(checked, ToolOutcome):
                 return checked
-            approved = await self._approve(checked)
+            verdict = self._policy.decide(checked)
+            approved = _allowed(checked, verdict) or await self._approve(checked, verdict)
             if isinstance(approved, Modify):
                 arguments = self._edited(walk, approved)
                 continue
@@ -264,7 +268,9 @@ class ToolExecutor:
             if walk.signal.is_set():
                 return _cancelled(walk)
             recorded, effect = await self._carry_out(walk, approved)
-            reviewed = await self._review(recorded, effect)
+            if not effect.changes or effect.outcome.status != "ok":
+                return effect.outcome
+            reviewed = await self._review(recorded, effect.changes)
             if isinstance(reviewed, Modify):
                 dropped = await self._settle(walk, _dropped_for_edit(reviewed))
                 if not walk.settled:
@@ -274,7 +280,7 @@ class ToolExecutor:
                 continue
             if isinstance(reviewed, ToolOutcome):
                 return reviewed.with_(changes=self._report(effect.changes, committed=False))
-            return await self._commit(walk, reviewed, effect)
+            return await self._commit(walk, reviewed, effect.outcome, effect.changes)
 
     async def _ended(self, walk: _Walk, steps: Coroutine[Any, Any, ToolOutcome]) -> ToolOutcome:
         """Await a walk, turn what it raised into an outcome, and record the outcome before anybody reads it."""
@@ -319,38 +325,34 @@ class ToolExecutor:
             return ToolOutcome.error(
                 f"Invalid arguments for {walk.name}: " + "; ".join(wrong) + ".", Reason.INVALID_ARGUMENTS
             )
-        guarded = self._guarded(proposed)
+        guarded = self._guarded(definition, proposed.arguments)
         if isinstance(guarded, ToolOutcome):
             return guarded
-        writes = definition.risk_level > RiskLevel.READ_ONLY
-        if writes and proposed.registered.tool.body.staged and self._changes is None:
+        if self._changes is None and definition.has_effects and proposed.registered.tool.body.staged:
             return ToolOutcome.error(
                 "This executor keeps no store for changes, so nothing was run.", Reason.CANNOT_STAGE
             )
-        workspace_id = self.workspace.path if self.workspace is not None else ""
-        walk.checked = Checked(proposed, guarded.arguments, workspace_id, guarded.requested, guarded.resolved)
-        return walk.checked
+        checked = Checked(proposed, guarded.arguments, self._workspace_id, guarded.requested, guarded.resolved)
+        walk.checked = checked
+        return checked
 
-    def _guarded(self, proposed: Proposed) -> Guarded | ToolOutcome:
-        definition = proposed.registered.tool.definition
+    def _guarded(self, definition: ToolDef, arguments: dict[str, Any]) -> Guarded | ToolOutcome:
+        named = [name for name in definition.guarded_args if name in arguments] if definition.guarded_args else None
+        if not named:
+            return Guarded(arguments, {}, {})
         if self._guard is None:
-            named = [name for name in definition.guarded_args if name in proposed.arguments]
-            if not named:
-                return Guarded(proposed.arguments, {}, {})
             return ToolOutcome.error(
                 f"{named[0]}: this executor has no workspace, so no path can be used.", Reason.PATH_REFUSED
             )
         try:
-            return self._guard.check(definition, proposed.arguments)
+            return self._guard.check(definition, arguments)
         except (PathEscape, PathUnusable) as error:
             return ToolOutcome.error(f"Path refused: {error}.", Reason.PATH_REFUSED)
 
-    async def _approve(self, checked: Checked) -> Approved | Modify | ToolOutcome:
-        verdict = self._policy.decide(checked)
+    async def _approve(self, checked: Checked, verdict: Verdict) -> Approved | Modify | ToolOutcome:
+        """What policy did not simply allow: refused by it, granted before, or decided by whoever is asked."""
         if verdict.decision == "deny":
             return _denied(verdict)
-        if verdict.decision == "allow":
-            return Approved(checked, "before", verdict.rule)
         grant = await self._granted(checked, verdict)
         if grant is not None:
             return Approved(checked, "before", f"grant {grant.grant_id}", approved_by=grant.by)
@@ -380,47 +382,49 @@ class ToolExecutor:
 
     async def _carry_out(self, walk: _Walk, approved: Approved) -> tuple[Recorded, Effect]:
         """Record the intent and run the body, when there is room. Waiting for an approver takes no room."""
-        if self._slots.inside():
-            recorded = await self._record(walk, approved)
-            return recorded, await self._run(walk, recorded)
-        async with self._slots.here():
-            token = self._slots.enter()
-            try:
-                recorded = await self._record(walk, approved)
-                return recorded, await self._run(walk, recorded)
-            finally:
-                self._slots.leave(token)
+        room = self._slots.room()
+        if room is not None:
+            await room.acquire()
+        token = self._slots.enter()
+        try:
+            if approved.binding is not None:
+                _refuse_if_another(approved, self._policy.version)
+            declared = approved.checked.proposed.registered.tool.definition.timeout
+            seconds = self._timeout if declared is None else declared
+            walk.recorded = recorded = await self._journal.begin(approved, deadline=self._clock() + seconds)
+            if walk.listeners.on_stage is not None:
+                walk.listeners.on_stage("running", recorded)
+            return recorded, await self._run(walk, recorded, seconds)
+        finally:
+            self._slots.leave(token)
+            if room is not None:
+                room.release()
 
-    async def _record(self, walk: _Walk, approved: Approved) -> Recorded:
-        _refuse_if_another(approved, self._policy.version)
-        deadline = self._clock() + self._timeout_of(approved.checked)
-        walk.recorded = await self._journal.begin(approved, deadline=deadline)
-        if walk.listeners.on_stage is not None:
-            walk.listeners.on_stage("running", walk.recorded)
-        return walk.recorded
-
-    async def _run(self, walk: _Walk, recorded: Recorded) -> Effect:
-        checked = recorded.checked
-        tool = checked.registered.tool
+    async def _run(self, walk: _Walk, recorded: Recorded, seconds: float) -> Effect:
+        checked = recorded.approved.checked
+        proposed = checked.proposed
+        tool = proposed.registered.tool
         job = Job(
-            call_id=recorded.call_id,
+            call_id=proposed.call_id,
             definition=tool.definition,
             arguments=checked.arguments,
             workspace=self.workspace,
             idempotency_key=recorded.idempotency_key,
-            timeout=self._timeout_of(checked),
+            timeout=seconds,
             signal=walk.signal,
-            contents=self._changes.contents if self._changes is not None else None,
+            contents=self._contents,
             on_output=walk.listeners.on_output,
             on_progress=walk.listeners.on_progress,
         )
         try:
             faults.point("call.body.enter")
-            effect = _held_to_its_schema(tool.definition.output, await tool.body.run(job), mask=self._mask_values)
+            effect = await tool.body.run(job)
+            if tool.definition.output is not None:
+                effect = _held_to_its_schema(tool.definition.output, effect, mask=self._mask_values)
             faults.point("call.body.left")
-            return (
-                effect if self._review_output is None else await _reviewed_output(self._review_output, checked, effect)
-            )
+            if self._review_output is not None:
+                effect = await _reviewed_output(self._review_output, checked, effect)
+            return effect
         except ToolError as error:
             return Effect(ToolOutcome.error(str(error)))
         except (PathEscape, PathUnusable) as error:
@@ -433,10 +437,9 @@ class ToolExecutor:
             log.exception("tool %s failed in call %s", walk.name, recorded.call_id)
             return Effect(ToolOutcome.error(f"{walk.name} failed: {_short(error)}"))
 
-    async def _review(self, recorded: Recorded, effect: Effect) -> Reviewed | Modify | ToolOutcome:
+    async def _review(self, recorded: Recorded, changes: ChangeSet) -> Reviewed | Modify | ToolOutcome:
         """Whether staged changes become real. One question a call: none here if one was asked before."""
-        changes = effect.changes
-        if not changes or effect.outcome.status != "ok" or recorded.approved.review == "before":
+        if recorded.approved.review == "before":
             return Reviewed(recorded, recorded.approved.approved_by or recorded.approved.rule)
         verdict = self._policy.decide(recorded.checked)
         if verdict.decision == "deny":  # it was changed while the call ran
@@ -455,11 +458,8 @@ class ToolExecutor:
             text=f"{outcome.text} The changes were dropped; nothing was changed.", reason=_for_changes(outcome.reason)
         )
 
-    async def _commit(self, walk: _Walk, reviewed: Reviewed, effect: Effect) -> ToolOutcome:
+    async def _commit(self, walk: _Walk, reviewed: Reviewed, outcome: ToolOutcome, changes: ChangeSet) -> ToolOutcome:
         """Make the staged changes real, all or none, and say what became of them."""
-        changes = effect.changes
-        if not changes or effect.outcome.status != "ok":
-            return effect.outcome
         if self._changes is None:
             return ToolOutcome.error(
                 "This executor keeps no store for changes; nothing was changed.", Reason.CANNOT_STAGE
@@ -485,7 +485,7 @@ class ToolExecutor:
                 Reason.COMMIT_FAILED,
                 changes=self._report(changes, committed=False),
             )
-        return effect.outcome.with_(changes=self._report(changes, committed=True))
+        return outcome.with_(changes=self._report(changes, committed=True))
 
     async def _settle(self, walk: _Walk, outcome: ToolOutcome) -> ToolOutcome:
         """Complete the outcome, keep within the cap, and make it durable before anybody reads it."""
@@ -660,7 +660,9 @@ class ToolExecutor:
             answer.at,
         )
         recorded, effect = await self._carry_out(walk, approved)
-        return await self._commit(walk, Reviewed(recorded, answer.by), effect)
+        if not effect.changes or effect.outcome.status != "ok":
+            return effect.outcome
+        return await self._commit(walk, Reviewed(recorded, answer.by), effect.outcome, effect.changes)
 
     def _objection(self, walk: _Walk, parked: ParkedCall) -> ToolOutcome | None:
         """Why an approval of changes counts no longer: the call could not be made so today, or policy says no."""
@@ -688,8 +690,8 @@ class ToolExecutor:
             return ToolOutcome.error(
                 "The changes that were approved are no longer kept; nothing was changed.", Reason.COMMIT_FAILED
             )
-        effect = Effect(ToolOutcome.ok("The approved changes were made."), changes)
-        return await self._commit(walk, Reviewed(recorded, by, parked.approval_id), effect)
+        made = ToolOutcome.ok("The approved changes were made.")
+        return await self._commit(walk, Reviewed(recorded, by, parked.approval_id), made, changes)
 
     async def _drop_parked(self, parked: ParkedCall, answer: Reject) -> ToolOutcome:
         if self._changes is not None and parked.change_digest is not None:
@@ -708,10 +710,6 @@ class ToolExecutor:
     def _start_again(self, walk: _Walk) -> None:
         walk.call_id, walk.recorded, walk.checked, walk.settled = new_call_id(), None, None, False
 
-    def _timeout_of(self, checked: Checked) -> float:
-        declared = checked.registered.tool.definition.timeout
-        return self._timeout if declared is None else declared
-
     def _report(self, changes: ChangeSet | None, *, committed: bool) -> ChangesReport | None:
         if not changes or self._changes is None:
             return None
@@ -719,13 +717,14 @@ class ToolExecutor:
         return ChangesReport(changes.digest, paths, self._changes.diff(changes), committed)
 
     def _completed(self, walk: _Walk, outcome: ToolOutcome) -> ToolOutcome:
-        edited = walk.edited_arguments
-        if edited is not None and walk.checked is not None:  # what ran, after defaults and resolution
-            edited = walk.checked.arguments
-        return outcome.with_(
+        checked, edited = walk.checked, walk.edited_arguments
+        if edited is not None and checked is not None:  # what ran, after defaults and resolution
+            edited = checked.arguments
+        return replace(
+            outcome,
             text=outcome.text if edited is None else f"{_edited_to(edited)}\n{outcome.text}",
             call_id=walk.call_id,
-            tool=walk.checked.registered.canonical_id if walk.checked is not None else walk.name,
+            tool=checked.proposed.registered.canonical_id if checked is not None else walk.name,
             duration_ms=(time.perf_counter() - walk.started) * 1000,
             edited_arguments=edited,
         )
@@ -789,14 +788,16 @@ async def _reviewed_output(reviewer: OutputReviewer, checked: Checked, effect: E
         return replace(effect, outcome=effect.outcome.with_(text=withheld, value=None, content=()))
 
 
+def _allowed(checked: Checked, verdict: Verdict) -> Approved | None:
+    return Approved(checked, "before", verdict.rule) if verdict.decision == "allow" else None
+
+
 def _denied(verdict: Verdict) -> ToolOutcome:
     return ToolOutcome.error(f"Denied by {verdict.rule}: {verdict.why}.", Reason.DENIED)
 
 
 def _refuse_if_another(approved: Approved, policy_version: str) -> None:
     """The last look before the intent: what was approved is what will run. Raises :class:`ApprovalError`."""
-    if approved.binding is None:
-        return
     if approved.binding != approved.checked.binding(policy_version):
         raise ApprovalError("something changed after it was approved; ask again")
 
@@ -900,6 +901,10 @@ def _question_json(request: ApprovalRequest) -> dict[str, Any]:
 _inside: ContextVar[tuple[int, ...]] = ContextVar("handrail_inside", default=())
 
 
+def _no_loop() -> object:
+    return None
+
+
 class _Slots:
     """Room for ``limit`` running bodies in each event loop.
 
@@ -909,16 +914,21 @@ class _Slots:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        self._latest: tuple[Callable[[], object], asyncio.Semaphore] = (_no_loop, asyncio.Semaphore(limit))
 
-    def here(self) -> asyncio.Semaphore:
+    def room(self) -> asyncio.Semaphore | None:
+        """What to acquire before a body runs in this loop; ``None`` for a call that is inside already."""
+        if id(self) in _inside.get():
+            return None
         loop = asyncio.get_running_loop()
+        latest, room = self._latest
+        if latest() is loop:
+            return room
         room = self._by_loop.get(loop)
         if room is None:
             room = self._by_loop[loop] = asyncio.Semaphore(self._limit)
+        self._latest = ref(loop), room
         return room
-
-    def inside(self) -> bool:
-        return id(self) in _inside.get()
 
     def enter(self) -> Token[tuple[int, ...]]:
         return _inside.set((*_inside.get(), id(self)))

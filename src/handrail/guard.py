@@ -10,16 +10,16 @@ through :class:`~handrail.workspace.Workspace`.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from handrail.errors import PathEscape, PathUnusable
 from handrail.tool import ToolDef
 from handrail.workspace import Workspace
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
+class Guarded(Struct, frozen=True):
     """Arguments with every declared path made absolute, and each path as requested and as it resolves."""
 
     arguments: dict[str, Any]

@@ -64,7 +64,14 @@ def _no_constant(word: str) -> NoReturn:
     raise ArgumentsInvalid(f"{word} is not a JSON number; use a finite number")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ArgumentsInvalid("a number is too large to be represented; use a finite number")
+    return number
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite)
 
 
 def decode_arguments(raw: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
@@ -81,9 +88,9 @@ def decode_arguments(raw: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
 
 def decode_json(raw: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:
     """Decode one strict JSON text (rules 1 to 3). Raises :class:`ArgumentsInvalid`."""
-    text = _text_within(raw, max_bytes)
+    text = raw if isinstance(raw, str) and len(raw) * 4 <= max_bytes else _text_within(raw, max_bytes)
     try:
-        value = _DECODER.decode(text)
+        value = _decoded(text)
     except ArgumentsInvalid:
         raise
     except json.JSONDecodeError as error:
@@ -92,8 +99,19 @@ def decode_json(raw: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:
         raise ArgumentsInvalid(f"the arguments nest deeper than {MAX_DEPTH} levels") from None
     except ValueError as error:  # an integer of too many digits for this Python
         raise ArgumentsInvalid(f"a number is too long: {error}") from None
-    _check_values(value, "\\" in text or not text.isascii())
+    if "\\" in text or not text.isascii():
+        _check_texts(value)
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        _check_depth(value)
     return value
+
+
+def _decoded(text: str) -> Any:
+    if text[:1] == "{":
+        value, end = _DECODER.raw_decode(text)
+        if end == len(text):
+            return value
+    return _DECODER.decode(text)  # blanks around the value, or a fault that this one explains
 
 
 def copy_json(value: Any) -> Any:
@@ -128,30 +146,32 @@ def _explain_syntax(text: str, error: json.JSONDecodeError) -> str:
     return f"not valid JSON at {where}: {error.msg}"
 
 
-def _check_values(value: Any, may_hold_surrogates: bool) -> None:
-    """Refuse overflowed floats, lone surrogates and too much depth, without recursion."""
+def _levels(value: Any) -> Iterator[list[Any]]:
+    """The values of a JSON document, level by level, without recursion; the keys of an object stand with its values."""
     level: list[Any] = [value]
-    depth = 0
     while level:
-        depth += 1
-        if depth > MAX_DEPTH + 1:
-            raise ArgumentsInvalid(f"the arguments nest deeper than {MAX_DEPTH} levels")
+        yield level
         below: list[Any] = []
         for item in level:
             if isinstance(item, dict):
                 mapping = cast("dict[str, Any]", item)
-                if may_hold_surrogates:
-                    for key in mapping:
-                        _check_text(key)
+                below.extend(mapping)
                 below.extend(mapping.values())
             elif isinstance(item, list):
                 below.extend(cast("list[Any]", item))
-            elif isinstance(item, float):
-                if not math.isfinite(item):
-                    raise ArgumentsInvalid("a number is too large to be represented; use a finite number")
-            elif may_hold_surrogates and isinstance(item, str):
-                _check_text(item)
         level = below
+
+
+def _check_depth(value: Any) -> None:
+    if sum(1 for _ in _levels(value)) > MAX_DEPTH + 1:
+        raise ArgumentsInvalid(f"the arguments nest deeper than {MAX_DEPTH} levels")
+
+
+def _check_texts(value: Any) -> None:
+    for level in _levels(value):
+        for item in level:
+            if isinstance(item, str):
+                _check_text(item)
 
 
 def _check_text(text: str) -> None:

@@ -10,15 +10,15 @@ import contextvars
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
+
+from msgspec import Struct
 
 MAX_IDLE = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """How a function ended: its value, or what it raised."""
 
     value: Any = None

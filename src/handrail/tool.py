@@ -14,6 +14,8 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, cast, runtime_checkable
 
+from msgspec import Struct
+
 from handrail import threads
 from handrail.changes.changeset import ChangeSet
 from handrail.changes.keeper import Contents
@@ -105,6 +107,7 @@ class ToolDef:
     schema: Schema = field(init=False, repr=False, compare=False)
     output: Schema | None = field(init=False, repr=False, compare=False)
     guarded_args: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    has_effects: bool = field(init=False, repr=False, compare=False)
     digest: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -112,6 +115,7 @@ class ToolDef:
         where = f"tool {self.name!r}"
         put = object.__setattr__
         put(self, "risk_level", _member(RiskLevel, self.risk_level, f"{where}: risk_level"))
+        put(self, "has_effects", self.risk_level > RiskLevel.READ_ONLY)
         put(self, "replay", _member(Replay, self.replay, f"{where}: replay"))
         _check_replay(self, where)
         if self.timeout is not None and not self.timeout > 0:
@@ -185,18 +189,20 @@ def is_customary_path(name: str) -> bool:
     return name in CUSTOMARY_PATH_ARGS or name.endswith(CUSTOMARY_PATH_ENDINGS)
 
 
+_signals = threading.Lock()  # one for all signals: it is held for a moment, and most signals are never set
+
+
 class Signal:
     """Tells a running handler that nobody wants its result any more.
 
     ``is_set()`` and ``set()`` may be called from any thread; ``await wait()`` in async handlers; ``reason`` says why.
     """
 
-    __slots__ = ("_callbacks", "_lock", "reason")
+    __slots__ = ("_callbacks", "reason")
 
     def __init__(self) -> None:
         self.reason: str | None = None
-        self._callbacks: list[Callable[[], None]] = []
-        self._lock = threading.Lock()
+        self._callbacks: tuple[Callable[[], None], ...] = ()
 
     def is_set(self) -> bool:
         """Whether the call was cancelled or its time is over."""
@@ -204,27 +210,26 @@ class Signal:
 
     def set(self, reason: str) -> None:
         """Say so, once; later reasons are ignored."""
-        with self._lock:
+        with _signals:
             if self.reason is not None:
                 return
             self.reason = reason
-            callbacks, self._callbacks = self._callbacks, []
+            callbacks, self._callbacks = self._callbacks, ()
         for callback in callbacks:
             callback()
 
     def on_set(self, callback: Callable[[], None]) -> None:
         """Call back once when it is set, in the setting thread, or at once if it is set already."""
-        with self._lock:
+        with _signals:
             if self.reason is None:
-                self._callbacks.append(callback)
+                self._callbacks = (*self._callbacks, callback)
                 return
         callback()
 
     def forget(self, callback: Callable[[], None]) -> None:
         """Do not call back any more. Harmless when it was called, or never asked for."""
-        with self._lock:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
+        with _signals:
+            self._callbacks = tuple(other for other in self._callbacks if other != callback)
 
     async def wait(self) -> str:
         """Return the reason as soon as it is set."""
@@ -242,8 +247,7 @@ class Signal:
         return self.reason or ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """One approved and recorded call, as a body sees it. Nothing in it came around a check.
 
     ``arguments`` passed schema, guard, policy and approval as this very object; declared paths in it are absolute.
@@ -263,8 +267,7 @@ class Job:
     on_progress: Callable[[float, float | None, str], None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(Struct, frozen=True):
     """What a body did: its outcome and, where it was staged, the changes that are not real yet.
 
     A handler may return one itself; its ``changes`` are then reviewed and committed by the corridor.
@@ -423,16 +426,19 @@ class HostBody:
 
 
 async def _awaited(job: Job, result: Awaitable[Any]) -> Effect:
-    """Await what a handler promised, no longer than the job's timeout, and stop when the signal is set.
-
-    A timer costs more than everything else here, and nothing can stop a handler before it first waits for something:
-    one that ends without waiting gets none.
+    """What a handler promised. A timer costs more than everything else here, and nothing can stop a handler before it
+    first waits for something: one that ends without waiting gets none.
     """
     steps = result.__await__()
     try:
         waiting = next(steps)
     except StopIteration as ended:
         return as_effect(ended.value)
+    return await _in_time(job, _Rest(steps, waiting))
+
+
+async def _in_time(job: Job, rest: "_Rest") -> Effect:
+    """The rest of a handler that waits, no longer than the job's timeout; it is stopped when the signal is set."""
     loop = asyncio.get_running_loop()
     limit = asyncio.timeout(job.timeout)
 
@@ -442,7 +448,7 @@ async def _awaited(job: Job, result: Awaitable[Any]) -> Effect:
     try:
         async with limit:
             job.signal.on_set(stop)
-            return as_effect(await _Rest(steps, waiting))
+            return as_effect(await rest)
     except TimeoutError:
         if not limit.expired():  # the handler's own
             raise
@@ -554,7 +560,7 @@ def as_effect(result: Any) -> Effect:
     if isinstance(result, ToolOutcome):
         return Effect(result)
     if isinstance(result, str):
-        return Effect(ToolOutcome.ok(result))
+        return Effect(ToolOutcome(status="ok", text=result))
     return Effect(_from_value(result))
 
 

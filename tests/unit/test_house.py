@@ -3,10 +3,10 @@
 import ast
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from msgspec.structs import fields
 
 import handrail
 from handrail import Reason, ToolOutcome

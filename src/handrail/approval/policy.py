@@ -3,15 +3,15 @@
 ``allow`` runs without asking (guards hold all the same), ``ask`` asks a person or program, ``deny`` refuses.
 """
 
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from msgspec import Struct
 
 from handrail.call import Checked, Review
 from handrail.tool import RiskLevel
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """A policy's decision about one call. ``rule`` names what decided and ``why`` says it in words."""
 
     decision: Literal["allow", "ask", "deny"]
@@ -48,10 +48,17 @@ class RiskTable:
 
     def decide(self, checked: Checked) -> Verdict:
         """The table's row for the tool's risk."""
-        tool = checked.registered.tool
-        risk = tool.definition.risk_level
-        review: Review = "changes" if tool.body.staged else "before"
-        if risk <= RiskLevel.READ_ONLY:
-            return Verdict("allow", review, "risk-table", f"{risk.value} tools run without asking")
-        can_grant = risk is RiskLevel.MUTATION
-        return Verdict("ask", review, "risk-table", f"{risk.value} tools are asked about", can_grant)
+        tool = checked.proposed.registered.tool
+        return _TABLE[tool.definition.risk_level, tool.body.staged]
+
+
+def _row(risk: RiskLevel, review: Review) -> Verdict:
+    if risk <= RiskLevel.READ_ONLY:
+        return Verdict("allow", review, "risk-table", f"{risk.value} tools run without asking")
+    can_grant = risk is RiskLevel.MUTATION
+    return Verdict("ask", review, "risk-table", f"{risk.value} tools are asked about", can_grant)
+
+
+_TABLE = {(risk, False): _row(risk, "before") for risk in RiskLevel} | {
+    (risk, True): _row(risk, "changes") for risk in RiskLevel
+}
