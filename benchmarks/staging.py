@@ -27,7 +27,8 @@ import anyio
 from handrail.changes.plan import Plan
 from handrail.changes.store import ChangeStore
 from handrail.sandbox.profile import profile_for
-from handrail.sandbox.staging import Moment, read_layer
+from handrail.sandbox.staging_layer import read_layer
+from handrail.sandbox.staging_moment import Moment
 from handrail.sandbox.supervisor import InlineCode, Supervisor
 from handrail.tool import Capability
 from handrail.workspace import Workspace

@@ -15,6 +15,7 @@
     │   └── WriteRefused              a writing tool in a read-only context
     ├── SandboxError                  the walls, or the keeper of the cells, failed
     │   └── SandboxUnavailable        this machine cannot give the walls that were asked for
+    │       └── OverlayRefused        the kernel lays no overlay over this workspace
     ├── ChangeError                   staged changes cannot be made, kept or undone
     │   ├── ChangeConflict            a file is no longer what the call saw
     │   └── UndoUnavailable           the private store no longer holds what an undo needs
@@ -99,6 +100,10 @@ class SandboxError(HandrailError):
 
 class SandboxUnavailable(SandboxError):
     """This machine cannot give the walls that were asked for. ``handrail doctor`` says how to mend it."""
+
+
+class OverlayRefused(SandboxUnavailable):
+    """The kernel lays no overlay over this workspace for us; the text is its reason. Nothing was run."""
 
 
 class ChangeError(HandrailError):

@@ -28,11 +28,11 @@ from pydantic import BaseModel, ConfigDict
 from handrail.call import new_call_id
 from handrail.changes.changeset import ChangeSet
 from handrail.changes.keeper import ChangeKeeper
-from handrail.errors import ChangeError, PathEscape, PathUnusable, SandboxError, WriteRefused
+from handrail.errors import ChangeError, OverlayRefused, PathEscape, PathUnusable, SandboxError, WriteRefused
 from handrail.guard import FilesystemGuard
 from handrail.sandbox.bodies import how_it_ended
 from handrail.sandbox.profile import SandboxProfile, profile_for
-from handrail.sandbox.staging import Moment, read_layer
+from handrail.sandbox.staging import Stage, Staging
 from handrail.sandbox.supervisor import CellResult, InlineCode, Supervisor
 from handrail.schema import ArgumentsInvalid, Schema, canonical_bytes, decode_arguments, decode_json
 from handrail.tool import Capability
@@ -177,7 +177,11 @@ class _Prepared:
 
     program: InlineCode
     profile: SandboxProfile
-    since: Moment
+    stage: Stage | None = None
+
+    def on(self, stage: Stage) -> "_Prepared":
+        """The same execution on a stage."""
+        return _Prepared(self.program, stage.profile(self.profile), stage)
 
 
 class InlineToolExecutor:
@@ -186,7 +190,8 @@ class InlineToolExecutor:
     ``max_runtime_seconds`` is wall time by the host's clock; ``max_output_bytes`` is how much of the output is kept.
     ``limits`` are the other limits of each call. ``supervisor`` keeps the cells; without one, the executor starts its
     own at the first call and ends it in :meth:`close`. ``allow_reduced`` accepts the second tier of walls.
-    ``read_only_dirs`` and ``environment`` are what cells may see of the host besides the interpreter.
+    ``read_only_dirs`` and ``environment`` are what cells may see of the host besides the interpreter. ``staging`` says
+    on what tools that write are staged.
     """
 
     def __init__(
@@ -199,6 +204,7 @@ class InlineToolExecutor:
         allow_reduced: bool = False,
         read_only_dirs: tuple[str, ...] = (),
         environment: Mapping[str, str] | None = None,
+        staging: Staging | None = None,
     ) -> None:
         self.max_runtime_seconds = max_runtime_seconds
         self.max_output_bytes = max_output_bytes
@@ -208,6 +214,7 @@ class InlineToolExecutor:
         self._own: Supervisor | None = None
         self._read_only_dirs = read_only_dirs
         self._environment = dict(environment or {})
+        self._staging = staging if staging is not None else Staging()
 
     # ── doors ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -239,10 +246,14 @@ class InlineToolExecutor:
         if isinstance(prepared, InlineToolResult):
             return attempt.recorded(prepared, ChangeSet())
         try:
-            result = self._supervisor().run_sync(prepared.program, prepared.profile, on_output=on_output)
-        except SandboxError as error:
+            try:
+                result = self._supervisor().run_sync(prepared.program, prepared.profile, on_output=on_output)
+            except OverlayRefused as refusal:  # before anything ran
+                prepared = prepared.on(self._staging.instead(refusal, context.workspace))
+                result = self._supervisor().run_sync(prepared.program, prepared.profile, on_output=on_output)
+        except (SandboxError, ChangeError) as error:
             return attempt.recorded(_failed(str(error)), ChangeSet())
-        if prepared.profile.access != "stage":
+        if prepared.stage is None:
             return attempt.recorded(*attempt.concluded(result, prepared))
         with ThreadPoolExecutor(1) as beside:  # a loop of its own: the caller's thread may have one running
             return attempt.recorded(*beside.submit(anyio.run, attempt.committed, result, prepared).result())
@@ -261,10 +272,14 @@ class InlineToolExecutor:
         if isinstance(prepared, InlineToolResult):
             return attempt.recorded(prepared, ChangeSet())
         try:
-            result = await self._supervisor().run(prepared.program, prepared.profile, on_output=on_output)
-        except SandboxError as error:
+            try:
+                result = await self._supervisor().run(prepared.program, prepared.profile, on_output=on_output)
+            except OverlayRefused as refusal:  # before anything ran
+                prepared = prepared.on(await to_thread.run_sync(self._staging.instead, refusal, context.workspace))
+                result = await self._supervisor().run(prepared.program, prepared.profile, on_output=on_output)
+        except (SandboxError, ChangeError) as error:
             return attempt.recorded(_failed(str(error)), ChangeSet())
-        if prepared.profile.access != "stage":
+        if prepared.stage is None:
             return attempt.recorded(*attempt.concluded(result, prepared))
         return attempt.recorded(*await attempt.committed(result, prepared))
 
@@ -295,11 +310,12 @@ class InlineToolExecutor:
             if capability.writes:
                 context.enforce_write_guard()
             arguments = _with_paths_beneath(context.workspace, arguments, getattr(tool, "path_args", ()))
-        except (ArgumentsInvalid, WriteRefused, PathEscape, PathUnusable) as error:
+            program = InlineCode(getattr(tool, "code"), tool.name, canonical_bytes(arguments))  # noqa: B009
+            prepared = _Prepared(program, self._profile(tool, capability, context))
+            staged = prepared.profile.access == "stage"
+            return prepared.on(self._staging.begin(context.workspace)) if staged else prepared
+        except (ArgumentsInvalid, WriteRefused, PathEscape, PathUnusable, ChangeError) as error:
             return _failed(str(error))
-        program = InlineCode(getattr(tool, "code"), tool.name, canonical_bytes(arguments))  # noqa: B009
-        profile = self._profile(tool, capability, context)
-        return _Prepared(program, profile, Moment.now() if profile.access == "stage" else Moment(0, 0))
 
     def _profile(self, tool: InlineLike, capability: Capability, context: SkillContext) -> SandboxProfile:
         own: Limits | None = getattr(tool, "limits", None)
@@ -345,14 +361,14 @@ class _Attempt:
         """The result, after its staged changes were made. A call that failed, or was never staged, changes nothing."""
         shown = _result_of(result, prepared.profile.limits)
         context = self.context
-        if result.staged is None or context.changes is None:
+        if result.staged is None or context.changes is None or prepared.stage is None:
             return shown, ChangeSet()
         with result.staged as layer:
             if not shown.success:
                 return shown, ChangeSet()
             try:
                 changes = await to_thread.run_sync(
-                    read_layer, layer.upper_fd, context.workspace.fd, context.changes.contents, prepared.since
+                    prepared.stage.changes, layer.upper_fd, context.workspace.fd, context.changes.contents
                 )
                 await context.changes.commit(new_call_id(), changes, begun=_nothing, ended=_nothing)
             except ChangeError as error:

@@ -153,7 +153,7 @@ def visible_files(ground: Ground) -> str:
     for name in namespaces.DEVICES:
         _allow(ruleset, version, f"/dev/{name}", landlock.DEVICE)
     _allow(ruleset, version, ground.scratch, landlock.WRITE)
-    if job["access"] == "stage":
+    if job["access"] in ("stage", "copy"):
         raise OSError(95, "changes cannot be staged without a mount namespace")
     if job["workspace"] is not None:
         _allow(ruleset, version, job["workspace"], landlock.READ if job["access"] == "read" else landlock.WRITE)
@@ -228,7 +228,7 @@ def scratch_size(ground: Ground) -> str:
 
 
 def workspace(ground: Ground) -> str:
-    """The workspace at its own path: absent, read-only, writable, or writable into a layer above it."""
+    """The workspace at its own path: absent, read-only, writable, or writable into a layer above it or a copy."""
     job = ground.job
     if ground.tree < 0:
         return "no workspace"
@@ -238,6 +238,7 @@ def workspace(ground: Ground) -> str:
         job["access"],
         may_exec=job["exec"],
         size=job["disk_bytes"],
+        copy=job["copy_bytes"],
         below=ground.facts.below,
     )
     ground.tree = -1
@@ -251,7 +252,7 @@ def files_and_ports(ground: Ground) -> str:
     facts, job = ground.facts, ground.job
     if ground.ruleset < 0:
         return ""
-    if job["access"] in ("write", "stage"):
+    if job["access"] in ("write", "stage", "copy"):
         landlock.allow(ground.ruleset, facts.landlock_abi, os.fsencode(job["workspace"]), landlock.WRITE)
     landlock.restrict(ground.ruleset)
     os.close(ground.ruleset)

@@ -6,6 +6,7 @@ when the call arrives, the workspace.
 """
 
 import os
+import stat
 
 from handrail_cell import _libc
 
@@ -225,9 +226,11 @@ def scratch_options(size: int) -> bytes:
 
 
 def place_workspace(
-    tree: int, path: str, access: str, *, may_exec: bool, size: int, below: dict[str, list[str]]
+    tree: int, path: str, access: str, *, may_exec: bool, size: int, copy: int, below: dict[str, list[str]]
 ) -> int | None:
-    """Show the workspace at ``path``. For ``stage`` returns a descriptor of the layer that takes the changes."""
+    """Show the workspace at ``path``. For ``stage`` and ``copy`` returns a descriptor of what takes the changes: at
+    most ``size`` bytes of them, besides a copy of at most ``copy`` bytes.
+    """
     attributes = _libc.MOUNT_ATTR_NOSUID | _libc.MOUNT_ATTR_NODEV
     if access != "write":
         attributes |= _libc.MOUNT_ATTR_RDONLY
@@ -236,7 +239,12 @@ def place_workspace(
     _libc.mount_setattr(tree, b"", _libc.AT_EMPTY_PATH | _libc.AT_RECURSIVE, add=attributes)
     kept = make_room(path, below)
     target = os.fsencode(path)
-    upper = _stage(tree, target, size) if access == "stage" else _libc.move_into(tree, target)
+    if access == "stage":
+        upper = _stage(tree, target, size)
+    elif access == "copy":
+        upper = _stage_copy(tree, target, size, copy)
+    else:
+        upper = _libc.move_into(tree, target)
     for inner, mount in kept:
         _restore(inner, mount)
     return upper
@@ -268,18 +276,84 @@ def _restore(path: str, tree: int) -> None:
         os.close(tree)
 
 
+OVERLAY_REFUSED = "no overlay: "
+"""What a cell says, followed by the reason, when the kernel refuses an overlay over the workspace."""
+
+
 def _stage(tree: int, target: bytes, size: int) -> int:
     """An overlay at ``target``: below it the workspace, above it a bounded tmpfs that only this cell and the host
     hold.
     """
     flags = _libc.MS_NOSUID | _libc.MS_NODEV
+    _open_stage(tree, size)
+    os.mkdir("/run/work", 0o755)
+    options = b"lowerdir=/run/lower,upperdir=/run/upper,workdir=/run/work,userxattr"
+    try:
+        _libc.mount(b"overlay", target, b"overlay", flags, options)
+    except OSError as error:
+        raise OSError(error.errno, OVERLAY_REFUSED + os.strerror(error.errno or 0)) from error
+    return _close_stage()
+
+
+def _stage_copy(tree: int, target: bytes, size: int, copy: int) -> int:
+    """A copy of the workspace at ``target``, on a tmpfs as bounded as :func:`_stage`'s."""
+    _open_stage(tree, copy + size)
+    copy_tree("/run/lower", "/run/upper")
+    space = os.statvfs("/run")
+    used = (space.f_blocks - space.f_bfree) * space.f_frsize
+    flags = _libc.MS_REMOUNT | _libc.MS_NOSUID | _libc.MS_NODEV
+    _libc.mount(None, b"/run", None, flags, b"size=%d" % (used + max(size, 4096)))
+    _libc.move_into(_libc.open_tree(_libc.AT_FDCWD, b"/run/upper", _libc.OPEN_TREE_CLONE), target)
+    return _close_stage()
+
+
+def _open_stage(tree: int, size: int) -> None:
+    """The workspace at ``/run/lower`` and, beside it, an empty directory for what is written, on a bounded tmpfs."""
+    flags = _libc.MS_NOSUID | _libc.MS_NODEV
     _libc.mount(b"tmpfs", b"/run", b"tmpfs", flags, scratch_options(size))
-    for name in ("upper", "work", "lower"):
+    for name in ("upper", "lower"):
         os.mkdir(f"/run/{name}", 0o755)
     _libc.move_into(tree, b"/run/lower")
+
+
+def _close_stage() -> int:
+    """Let go of ``/run``; returns the descriptor that keeps what is written there."""
     upper = os.open("/run/upper", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    options = b"lowerdir=/run/lower,upperdir=/run/upper,workdir=/run/work,userxattr"
-    _libc.mount(b"overlay", target, b"overlay", flags, options)
     _libc.call("umount2", b"/run/lower", _libc.MNT_DETACH)
     _libc.call("umount2", b"/run", _libc.MNT_DETACH)
     return upper
+
+
+def copy_tree(source: str, target: str) -> None:
+    """Copy files, directories and links beneath ``source`` into the directory ``target``, with modes and times.
+
+    What vanishes meanwhile is left out; special files are too.
+    """
+    for name in os.listdir(source):
+        start, end = f"{source}/{name}", f"{target}/{name}"
+        try:
+            found = os.lstat(start)
+            if stat.S_ISLNK(found.st_mode):
+                os.symlink(os.readlink(start), end)
+                continue
+            if stat.S_ISDIR(found.st_mode):
+                os.mkdir(end, 0o700)
+                copy_tree(start, end)
+            elif stat.S_ISREG(found.st_mode):
+                _copy_file(start, end)
+            else:
+                continue
+        except FileNotFoundError:
+            continue
+        os.chmod(end, stat.S_IMODE(found.st_mode))
+        os.utime(end, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def _copy_file(source: str, target: str) -> None:
+    with (
+        open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0) as file,
+        open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb", buffering=0) as copy,
+    ):
+        while chunk := file.read(1 << 20):
+            while chunk:
+                chunk = chunk[copy.write(chunk) :]

@@ -16,7 +16,8 @@ from handrail import faults
 from handrail.changes.changeset import ChangeSet
 from handrail.changes.store import ChangeStore
 from handrail.errors import ChangeConflict
-from handrail.sandbox.staging import Moment, read_layer
+from handrail.sandbox.staging_layer import read_layer
+from handrail.sandbox.staging_moment import Moment
 from handrail.workspace import Workspace
 
 

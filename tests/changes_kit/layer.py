@@ -10,7 +10,8 @@ from pathlib import Path
 
 from handrail.changes.changeset import ChangeSet
 from handrail.changes.store import ChangeStore
-from handrail.sandbox.staging import Moment, read_layer
+from handrail.sandbox.staging_layer import read_layer
+from handrail.sandbox.staging_moment import Moment
 
 _PROGRAM = Path(__file__).with_name("layer_program.py")
 

@@ -14,7 +14,7 @@ from changes_kit.places import quick_directory
 from changes_kit.trees import tree_of
 from handrail.changes.store import ChangeStore
 from handrail.sandbox.profile import profile_for
-from handrail.sandbox.staging import Moment, read_layer
+from handrail.sandbox.staging import Staging
 from handrail.sandbox.supervisor import InlineCode, Supervisor
 from handrail.tool import Capability
 from handrail.workspace import Workspace
@@ -60,20 +60,21 @@ def supervisor():
         yield running
 
 
-def run_staged(supervisor: Supervisor, store: ChangeStore, operations: list):
-    """Carry out ``operations`` in a cell over the workspace; return the changes."""
-    profile = profile_for(Capability(writes=True), store.workspace.path, stage=True)
+def run_staged(supervisor: Supervisor, store: ChangeStore, operations: list, *, overlay: bool):
+    """Carry out ``operations`` in a cell over the workspace, or on a copy of it; return the changes."""
+    stage = Staging(overlay=overlay).begin(store.workspace)
+    profile = stage.profile(profile_for(Capability(writes=True), store.workspace.path, stage=True))
     data = json.dumps({"root": store.workspace.path, "operations": operations}).encode()
-    since = Moment.now()
     result = supervisor.run_sync(InlineCode(CODE, "operations", data), profile)
     assert (result.exit_code, result.error, result.limit) == (0, None, None), result
     with result.staged as layer:
-        return read_layer(layer.upper_fd, store.workspace.fd, store.contents, since)
+        return stage.changes(layer.upper_fd, store.workspace.fd, store.contents)
 
 
 @pytest.mark.promise("changes:commit:same-as-for-real")
 @pytest.mark.promise("changes:undo:exact")
 @pytest.mark.promise("changes:drop:untouched")
+@pytest.mark.promise("changes:copy:where-no-overlay")
 @settings(
     max_examples=25,
     deadline=None,
@@ -89,7 +90,9 @@ def test_a_commit_gives_what_doing_it_for_real_gives_and_undo_takes_it_back(supe
         shutil.copytree(root, real, symlinks=True)
         before = tree_of(root)
         with Workspace(root) as workspace, ChangeStore(str(base / "state"), workspace) as store:
-            changes = run_staged(supervisor, store, operations)
+            changes = run_staged(supervisor, store, operations, overlay=True)
+            on_a_copy = run_staged(supervisor, store, operations, overlay=False)
+            assert on_a_copy == changes, "the same on a copy, where there can be no overlay"
             assert tree_of(root) == before, "staged and dropped: untouched"
             perform(str(real), operations)
             call = commit(store, changes)

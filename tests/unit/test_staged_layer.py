@@ -7,13 +7,13 @@ import pytest
 
 from changes_kit.committing import commit
 from changes_kit.layer import stage
-from changes_kit.operations import perform
 from changes_kit.places import quick_directory
 from changes_kit.trees import grow, tree_of
 from handrail.changes.store import ChangeStore
 from handrail.errors import ChangeConflict, ChangeError
 from handrail.outcome import Reason, ToolOutcome
-from handrail.sandbox.staging import CopiedWorkspace, CopyLimit, Moment, staged_effect
+from handrail.sandbox.staging import Stage, staged_effect
+from handrail.sandbox.staging_moment import Moment
 from handrail.sandbox.staging_probe import probe_staging
 from handrail.workspace import Workspace
 
@@ -89,11 +89,28 @@ def test_what_a_layer_holds_becomes_exactly_these_changes(store, place, operatio
 
 
 @pytest.mark.parametrize(
-    ("operation", "word"), [(["special", "pipe"], "FIFO"), (["hard_link", "a", "again"], "hard links")]
+    ("operation", "word"),
+    [
+        (["special", "pipe"], "'pipe' is a FIFO"),
+        (["hard_link", "a", "again"], "the call gave 'a.*' several hard links"),
+    ],
 )
 def test_what_cannot_be_committed_faithfully_cannot_be_staged_either(store, operation, word):
     with pytest.raises(ChangeError, match=word):
         stage(store, [operation])
+
+
+@pytest.mark.promise("changes:hard-links:refused-by-name")
+@pytest.mark.parametrize(
+    "operation", [["append", "a", "more"], ["mode", "a", 0o600], ["delete", "a"], ["move", "a", "c"]]
+)
+def test_a_change_that_would_part_a_file_from_its_other_names_is_refused_by_name(store, place, operation):
+    os.link(place / "a", place / "also-a")
+    before = tree_of(place)
+    with pytest.raises(ChangeError, match=r"'a' has 2 hard links; the call's change would part it from its other"):
+        stage(store, [operation])
+    assert tree_of(place) == before
+    assert stage(store, [["append", "b", "more"]]).paths == (b"b",), "the others change as ever"
 
 
 def test_a_call_that_set_a_user_id_bit_is_refused(store):
@@ -174,7 +191,7 @@ def test_a_failed_call_changes_nothing_and_a_refusal_carries_its_reason(store, p
     ran = ToolOutcome.ok("it ran")
 
     def effect(outcome=ran, contents=store.contents):
-        return staged_effect(outcome, fd, store.workspace.fd, contents, since)
+        return staged_effect(outcome, Stage(since), fd, store.workspace.fd, contents)
 
     assert effect(ToolOutcome.error("no")).changes is None
     assert effect(contents=None).outcome.reason is Reason.CANNOT_STAGE
@@ -187,23 +204,6 @@ def test_a_failed_call_changes_nothing_and_a_refusal_carries_its_reason(store, p
     assert effect().outcome.reason is Reason.CONFLICT
     assert effect().outcome.text.startswith("it ran")
     os.close(fd)
-
-
-def test_a_small_workspace_can_be_copied_instead_and_gives_the_same_changes(store, place, tmp_path):
-    operations = [["append", "a", "more"], ["delete", "d"], ["move", "e", "f"], ["mode", "b", 0o600]]
-    by_overlay = stage(store, operations)
-    copy = CopiedWorkspace(store.workspace.fd, str(tmp_path / "copy"))
-    perform(copy.path, operations)
-    assert copy.changes(store.contents) == by_overlay
-    copy.close()
-    assert not (tmp_path / "copy").exists()
-
-
-@pytest.mark.parametrize(("limit", "word"), [(CopyLimit(bytes=3), "bytes"), (CopyLimit(names=2), "names")])
-def test_a_workspace_above_the_copy_limit_is_refused_with_the_limit(store, tmp_path, limit, word):
-    with pytest.raises(ChangeError, match=word):
-        CopiedWorkspace(store.workspace.fd, str(tmp_path / "copy"), limit)
-    assert not (tmp_path / "copy").exists()
 
 
 def test_the_probe_tries_a_staged_call_for_real():

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from handrail.builtins._staging import contents_of, staged, tree_of
-from handrail.builtins._text import shown, workspace_of
-from handrail.changes.changeset import Change
+from handrail.builtins._staging import plan_of, planning, staged
+from handrail.builtins._text import shown
 from handrail.errors import ToolError
 from handrail.tool import Capability, Effect, Job, RiskLevel, Tool, ToolDef
 
@@ -31,14 +30,17 @@ DEFINITION = ToolDef(
 
 def execute(args: dict[str, Any], job: Job) -> Effect:
     """Stage the removal."""
-    workspace, contents = workspace_of(job), contents_of(job)
-    path = workspace.locate_entry(args["path"])
-    gone = tree_of(workspace, path, contents)
-    inside = len(gone) - 1
+    plan = plan_of(job)
+    path = plan.workspace.locate_entry(args["path"])
+    with planning(shown(path)):
+        inside = len(plan.tree(path)) - 1
+        if inside < 0:
+            raise FileNotFoundError
+        plan.delete(path)
     if inside and not args.get("recursive"):
         raise ToolError(f"{shown(path)} is a directory with {inside} entries in it; say recursive to delete them too.")
     what = f" and the {inside} entries in it" if inside else ""
-    return staged(f"Deleted {shown(path)}{what}.", [Change(entry, state, None) for entry, state in gone])
+    return staged(f"Deleted {shown(path)}{what}.", plan.changes())
 
 
 TOOL = Tool(DEFINITION, execute, staged=True)

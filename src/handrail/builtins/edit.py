@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from handrail.builtins._staging import contents_of, file_state, staged, state_of
-from handrail.builtins._text import as_text, explained, opened, plural, refuse_binary, shown, workspace_of
-from handrail.changes.changeset import Change
+from handrail.builtins._staging import plan_of, planning, same_bytes, staged
+from handrail.builtins._text import as_text, opened, plural, refuse_binary, shown
 from handrail.errors import ToolError
 from handrail.tool import Capability, Effect, Job, RiskLevel, Tool, ToolDef
 
@@ -55,10 +54,10 @@ DEFINITION = ToolDef(
 
 def execute(args: dict[str, Any], job: Job) -> Effect:
     """Stage the edited file."""
-    workspace, contents = workspace_of(job), contents_of(job)
-    path = workspace.locate(args["path"])
+    plan = plan_of(job)
+    path = plan.workspace.locate(args["path"])
     name = shown(path)
-    with opened(workspace, path, name, instead="edit works on files") as file:
+    with opened(plan.workspace, path, name, instead="edit works on files") as file:
         raw = file.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
         raise ToolError(f"{name} is larger than {MAX_BYTES} bytes, too large to edit.")
@@ -66,13 +65,12 @@ def execute(args: dict[str, Any], job: Job) -> Effect:
     edits = [(edit["old_text"], edit["new_text"]) for edit in args["edits"]]
     after = replaced(as_text(raw, name), edits, name).encode()
     if after == raw:
-        return staged(f"{name} reads the same after these edits; nothing to change.", [])
-    with explained(name):
-        before = state_of(workspace, path, contents)
-    if before is None or before.sha256 != contents.put(raw):
-        raise ToolError(f"{name} changed while it was read; read it again.")
-    change = Change(path, before, file_state(after, before.mode, contents))
-    return staged(f"Edited {name}: {plural(len(edits), 'replacement')}.", [change])
+        return staged(f"{name} reads the same after these edits; nothing to change.")
+    with planning(name):
+        if not same_bytes(plan.state(path), raw):
+            raise ToolError(f"{name} changed while it was read; read it again.")
+        plan.write(path, after)
+    return staged(f"Edited {name}: {plural(len(edits), 'replacement')}.", plan.changes())
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from handrail.builtins._staging import new_parents, staged
-from handrail.builtins._text import explained, shown, workspace_of
+from handrail.builtins._staging import plan_of, planning, staged
+from handrail.builtins._text import shown
 from handrail.tool import Capability, Effect, Job, RiskLevel, Tool, ToolDef
 
 DEFINITION = ToolDef(
@@ -23,10 +23,12 @@ DEFINITION = ToolDef(
 
 def execute(args: dict[str, Any], job: Job) -> Effect:
     """Stage the directories that are missing."""
-    workspace = workspace_of(job)
-    path = workspace.locate(args["path"])
-    with explained(shown(path)):
-        missing = new_parents(workspace, path + b"/.") if path != b"." else []
+    plan = plan_of(job)
+    path = plan.workspace.locate(args["path"])
+    with planning(shown(path)):
+        if path != b".":
+            plan.mkdir(path)
+    missing = plan.changes()
     return staged(f"Made {shown(path)}." if missing else f"{shown(path)} exists already.", missing)
 
 

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from handrail.builtins._staging import contents_of, new_parents, staged, tree_of
-from handrail.builtins._text import explained, shown, workspace_of
-from handrail.changes.changeset import Change
+from handrail.builtins._staging import plan_of, planning, staged
+from handrail.builtins._text import shown
 from handrail.errors import ToolError
 from handrail.tool import Capability, Effect, Job, RiskLevel, Tool, ToolDef
 
@@ -31,20 +30,21 @@ DEFINITION = ToolDef(
 
 def execute(args: dict[str, Any], job: Job) -> Effect:
     """Stage the move: the old entries go, the same come under the new name."""
-    workspace, contents = workspace_of(job), contents_of(job)
-    source = workspace.locate_entry(args["source"])
-    target = workspace.locate_entry(args["destination"])
+    plan = plan_of(job)
+    source = plan.workspace.locate_entry(args["source"])
+    target = plan.workspace.locate_entry(args["destination"])
     if target == source or target.startswith(source + b"/"):
         raise ToolError(f"{shown(source)} cannot be moved to {shown(target)}, into or onto itself.")
-    with explained(shown(target)):
-        if workspace.status(target) is not None:
+    with planning(shown(target)):
+        if plan.state(target) is not None:
             raise ToolError(f"{shown(target)} exists already; nothing is overwritten.")
-        parents = new_parents(workspace, target)
-    moved = tree_of(workspace, source, contents)
-    gone = [Change(path, state, None) for path, state in moved]
-    here = [Change(target + path[len(source) :], None, state) for path, state in moved]
-    count = "" if len(moved) == 1 else f" with everything in it ({len(moved) - 1})"
-    return staged(f"Moved {shown(source)} to {shown(target)}{count}.", [*parents, *gone, *here])
+    with planning(shown(source)):
+        inside = len(plan.tree(source)) - 1
+        if inside < 0:
+            raise FileNotFoundError
+        plan.move(source, target)
+    count = "" if inside == 0 else f" with everything in it ({inside})"
+    return staged(f"Moved {shown(source)} to {shown(target)}{count}.", plan.changes())
 
 
 TOOL = Tool(DEFINITION, execute, staged=True)

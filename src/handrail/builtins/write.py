@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from handrail.builtins._staging import FILE_MODE, contents_of, file_state, new_parents, same_bytes, staged, state_of
-from handrail.builtins._text import explained, shown, workspace_of
-from handrail.changes.changeset import Change
+from handrail.builtins._staging import plan_of, planning, same_bytes, staged
+from handrail.builtins._text import shown
 from handrail.errors import ToolError
 from handrail.tool import Capability, Effect, Job, RiskLevel, Tool, ToolDef
 
@@ -31,20 +30,19 @@ DEFINITION = ToolDef(
 
 def execute(args: dict[str, Any], job: Job) -> Effect:
     """Stage the file."""
-    workspace, contents = workspace_of(job), contents_of(job)
+    plan = plan_of(job)
     data = args["content"].encode()
-    path = workspace.locate(args["path"])
+    path = plan.workspace.locate(args["path"])
     name = shown(path)
-    with explained(name):
-        before = state_of(workspace, path, contents)
+    with planning(name):
+        before = plan.state(path)
         if before is not None and before.kind != "file":
             raise ToolError(f"{name} is a {before.kind}; write works on files.")
         if same_bytes(before, data):
-            return staged(f"{name} holds exactly this already; nothing to change.", [])
-        after = file_state(data, before.mode if before is not None else FILE_MODE, contents)
-        parents = new_parents(workspace, path) if before is None else []
+            return staged(f"{name} holds exactly this already; nothing to change.")
+        plan.write(path, data)
     verb = "Created" if before is None else "Wrote"
-    return staged(f"{verb} {name} ({len(data)} bytes).", [*parents, Change(path, before, after)])
+    return staged(f"{verb} {name} ({len(data)} bytes).", plan.changes())
 
 
 TOOL = Tool(DEFINITION, execute, staged=True)

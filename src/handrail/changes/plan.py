@@ -17,6 +17,7 @@ from handrail.workspace import AnyPath, Workspace
 
 NEW_FILE_MODE = 0o644
 NEW_DIRECTORY_MODE = 0o755
+MAX_ENTRIES = 10_000  # how large a tree one move or delete may be
 
 
 @dataclass(slots=True)
@@ -38,6 +39,13 @@ class Plan:
     def state(self, path: AnyPath) -> FileState | None:
         """What ``path`` is, counting the steps planned so far; ``None`` when it is not there."""
         return self._state(self._place(path))
+
+    def tree(self, path: AnyPath) -> dict[bytes, FileState]:
+        """``path`` and everything beneath it, parents first, counting the steps planned so far; empty: it is not there.
+
+        Raises :class:`PathUnusable` when that is more than 10,000 entries.
+        """
+        return self._tree(self._place(path))
 
     def read(self, path: AnyPath, limit: int = 64 << 20) -> bytes:
         """The content of the file ``path``, counting the steps planned so far: what an edit starts from.
@@ -164,15 +172,19 @@ class Plan:
             raise PathUnusable(f"{os.fsdecode(path)!r}: {error.strerror}") from None
         return None if seen is None else seen.state
 
-    def _tree(self, path: bytes) -> dict[bytes, FileState]:
-        """``path`` and everything beneath it, parents first, counting the steps planned so far."""
-        state = self._state(path)
-        if state is None:
-            return {}
-        tree = {path: state}
-        if state.kind == "directory":
-            for child in self._children(path):
-                tree.update(self._tree(child))
+    def _tree(self, top: bytes) -> dict[bytes, FileState]:
+        tree: dict[bytes, FileState] = {}
+        pending = [top]
+        while pending:
+            path = pending.pop()
+            state = self._state(path)
+            if state is None:
+                continue
+            tree[path] = state
+            if state.kind == "directory":
+                pending.extend(reversed(self._children(path)))
+            if len(tree) + len(pending) > MAX_ENTRIES:
+                raise PathUnusable(f"{os.fsdecode(top)!r} holds more than {MAX_ENTRIES} entries; do it in parts")
         return tree
 
     def _children(self, path: bytes) -> list[bytes]:

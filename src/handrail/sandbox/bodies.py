@@ -9,6 +9,7 @@ nothing: its layer is dropped. Where the host keeps no changes it may let such a
 about before it runs.
 """
 
+import functools
 import hashlib
 import os
 import secrets
@@ -18,10 +19,11 @@ from typing import Any, Literal
 
 from anyio import to_thread
 
+from handrail.errors import ChangeError, OverlayRefused
 from handrail.outcome import FullOutput, Reason, ToolOutcome
 from handrail.output import open_private_directory
 from handrail.sandbox.profile import SandboxProfile, profile_for
-from handrail.sandbox.staging import Moment, staged_effect
+from handrail.sandbox.staging import Stage, Staging, staged_effect
 from handrail.sandbox.supervisor import CellResult, Program, Supervisor
 from handrail.schema import ArgumentsInvalid, JsonObject, decode_json
 from handrail.tool import Capability, Effect, Job
@@ -50,7 +52,7 @@ class Cells:
     ``read_only_dirs``: absolute host directories that cells may read besides the interpreter and the workspace.
     ``environment``: variables that programs see. ``minimum_tier``: the weakest walls that are accepted.
     ``direct_writes``: tools that write do so in the workspace itself, for hosts that keep no changes.
-    ``spill_directory``: a private directory for whole outputs.
+    ``spill_directory``: a private directory for whole outputs. ``staging``: on what calls that write are staged.
     """
 
     supervisor: Supervisor
@@ -59,6 +61,7 @@ class Cells:
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     minimum_tier: Literal["full", "reduced"] = "full"
     spill_directory: str = ""
+    staging: Staging = field(default_factory=Staging)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,25 +139,40 @@ class CellBody:
         profile = self._profile(job, stages=stages)
         spill = _Spill(self._cells.spill_directory, self._tail.bytes if self._tail else 0)
         on_output = _both(job.on_output, spill if self._tail else None)
-        since = await _moment() if stages else None
         try:
-            result = await self._cells.supervisor.run(
-                self._program(job), profile, on_output=on_output, cancel=job.signal
-            )
+            result, stage = await self._result(job, profile, on_output)
             outcome = outcome_of(result, profile.limits, tail=self._tail, kept=spill.kept(result.output, self._tail))
-            return await self._effect(job, result, outcome, since)
+            return await self._effect(job, result, outcome, stage)
+        except ChangeError as error:
+            text = f"The call cannot be staged, so nothing ran: {error}."
+            return Effect(ToolOutcome.error(text, Reason.CANNOT_STAGE))
         finally:
             spill.close()
 
-    async def _effect(self, job: Job, result: CellResult, outcome: ToolOutcome, since: Moment | None) -> Effect:
+    async def _result(
+        self, job: Job, profile: SandboxProfile, on_output: Callable[[bytes], None] | None
+    ) -> tuple[CellResult, Stage | None]:
+        """Run the program, on a stage if it is staged: on a copy where a cell could have no overlay."""
+        run = functools.partial(self._cells.supervisor.run, self._program(job), on_output=on_output, cancel=job.signal)
+        if profile.access != "stage" or job.workspace is None:
+            return await run(profile), None
+        staging = self._cells.staging
+        stage = await staging.begun(job.workspace)
+        try:
+            return await run(stage.profile(profile)), stage
+        except OverlayRefused as refusal:  # before anything ran
+            stage = await to_thread.run_sync(staging.instead, refusal, job.workspace)
+            return await run(stage.profile(profile)), stage
+
+    async def _effect(self, job: Job, result: CellResult, outcome: ToolOutcome, stage: Stage | None) -> Effect:
         """The outcome, with what the layer holds if it succeeded; the layer itself is let go of."""
-        if result.staged is None or job.workspace is None or since is None:
+        if result.staged is None or job.workspace is None or stage is None:
             return Effect(outcome)
         with result.staged as layer:
             if not outcome.succeeded:
                 return Effect(outcome.with_(text=_joined(outcome.text, "Nothing in the workspace was changed.")))
             return await to_thread.run_sync(
-                staged_effect, outcome, layer.upper_fd, job.workspace.fd, job.contents, since
+                staged_effect, outcome, stage, layer.upper_fd, job.workspace.fd, job.contents
             )
 
     def _profile(self, job: Job, *, stages: bool) -> SandboxProfile:
@@ -172,11 +190,6 @@ class CellBody:
 
 def _timeout_of(job: Job) -> float:
     return job.timeout
-
-
-async def _moment() -> Moment:
-    """The moment before a staged call: in no time where the kernel can tell it, else the wait is a thread's."""
-    return Moment.at_once() or await to_thread.run_sync(Moment.after_the_tick)
 
 
 # ── what a result says, pure ─────────────────────────────────────────────────────────────────────────────────────

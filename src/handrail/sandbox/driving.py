@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from handrail.errors import SandboxError, SandboxUnavailable
+from handrail.errors import OverlayRefused, SandboxError, SandboxUnavailable
 from handrail.sandbox.ending import Leavings, Verdict, Watched, exit_of, limit_met, read_leavings
 from handrail.sandbox.enforced import report_of
 from handrail.sandbox.lookout import INTERVAL_S, Lookout, is_full
@@ -20,6 +20,7 @@ from handrail.sandbox.profile import SandboxProfile
 from handrail.sandbox.programs import CellResult, InlineCode, Program, StagedLayer
 from handrail.sandbox.zygotes import SCRATCH, ParkedCell, Zygote, hear_ready, hear_zygote, read_frame
 from handrail_cell import frames
+from handrail_cell.namespaces import OVERLAY_REFUSED
 from handrail_cell.wire import LimitName
 
 CHUNK = 1 << 16
@@ -112,6 +113,7 @@ def _meta_of(profile: SandboxProfile, kind: str) -> bytes:
         "disk_bytes": limits.disk_bytes,
         "file_bytes": limits.file_bytes,
         "open_files": limits.open_files,
+        "copy_bytes": profile.copy_bytes,
     }
     if len(_METAS) >= METAS_KEPT:
         _METAS.clear()
@@ -269,8 +271,16 @@ def _hear_job(run: Run) -> bool:
         run.confined = body
         run.upper = fds[0] if fds else -1
     elif kind == frames.FAILED:
-        raise SandboxUnavailable(f"a cell could not be confined and ran nothing: {body.decode('utf-8', 'replace')}")
+        raise _refusal(body.decode("utf-8", "replace"))
     return kind != b""
+
+
+def _refusal(text: str) -> SandboxUnavailable:
+    """What a cell said that could not be confined."""
+    _, marked, reason = text.partition(OVERLAY_REFUSED)
+    if marked:
+        return OverlayRefused(reason)
+    return SandboxUnavailable(f"a cell could not be confined and ran nothing: {text}")
 
 
 def result_of(run: Run) -> CellResult:

@@ -8,7 +8,7 @@ from handrail.errors import ConfigurationError
 from handrail.tool import Capability
 from handrail_cell.wire import Limits
 
-Access = Literal["none", "read", "write", "stage"]
+Access = Literal["none", "read", "write", "stage", "copy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,8 @@ class SandboxProfile:
 
     ``workspace`` is an absolute path, shown at its own place inside; ``access`` says how: ``none`` not at all, ``read``
     read-only, ``write`` directly, ``stage`` writable into a bounded layer that the host holds and the workspace
-    never sees. ``network`` leaves the cell in the host's network with Internet sockets; for long-lived servers that
+    never sees, ``copy`` the same on a copy of at most ``copy_bytes`` bytes, for kernels that refuse an overlay.
+    ``network`` leaves the cell in the host's network with Internet sockets; for long-lived servers that
     the host granted, never a tool's own wish. ``exec`` allows new processes. ``environment`` is all the environment
     there is, besides a ``PATH``, ``HOME``, ``LANG`` and ``TMPDIR`` of the cell's own. ``read_only_dirs`` are further
     host directories, from trusted configuration. ``preload`` are modules imported once in a warm parent of their
@@ -33,6 +34,7 @@ class SandboxProfile:
     read_only_dirs: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
     minimum_tier: Literal["full", "reduced"] = "full"
+    copy_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.access != "none" and self.workspace is None:
