@@ -1,9 +1,10 @@
 """How cost grows: with calls at once, and with registered tools.
 
-    python benchmarks/growth.py [--json]
+    python benchmarks/growth.py [--json] [--repeats N]
 
-``at once``: milliseconds until N read-only calls that were started together have all ended, divided by N.
-``tools``: microseconds of one call, and of listing the tools, with N tools registered.
+``at once``: milliseconds of each of N read-only calls that were started together, all of them divided by N.
+``tools``: microseconds of one call with N tools registered, and of listing them. ``ratio`` is to the smallest of its
+kind in the same run; the sizes take turns.
 """
 
 import argparse
@@ -15,6 +16,10 @@ from typing import Any
 
 from handrail import ToolCall, ToolDef, ToolExecutor, ToolRegistry
 
+AT_ONCE = (1, 4, 16, 64, 256)
+TOOLS = (10, 100, 1000, 10_000)
+WARM_UP = 3
+"""Rounds that are not counted."""
 SCHEMA = {
     "type": "object",
     "properties": {"key": {"type": "string"}},
@@ -34,51 +39,84 @@ def _registry(count: int) -> ToolRegistry:
     return registry
 
 
-async def at_once(count: int, repeats: int = 20) -> float:
+async def at_once(repeats: int) -> dict[int, list[float]]:
+    """Milliseconds a call."""
     executor = ToolExecutor(_registry(1))
-    calls = [ToolCall(name="tool0", arguments='{"key": "a"}') for _ in range(count)]
-    times: list[float] = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        outcomes = await executor.execute_many(calls)
-        times.append((time.perf_counter() - started) * 1000 / count)
-        assert all(outcome.succeeded for outcome in outcomes)
-    return statistics.median(times)
+    times: dict[int, list[float]] = {count: [] for count in AT_ONCE}
+    for number in range(-WARM_UP, repeats):
+        for count in AT_ONCE:
+            calls = [ToolCall(name="tool0", arguments='{"key": "a"}') for _ in range(count)]
+            started = time.perf_counter()
+            outcomes = await executor.execute_many(calls)
+            took = (time.perf_counter() - started) * 1000 / count
+            assert all(outcome.succeeded for outcome in outcomes)
+            if number >= 0:
+                times[count].append(took)
+    return times
 
 
-async def with_tools(count: int, repeats: int = 500) -> dict[str, float]:
-    registry = _registry(count)
-    executor = ToolExecutor(registry)
-    times: list[float] = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        await executor.execute(f"tool{count // 2}", '{"key": "a"}')
-        times.append((time.perf_counter() - started) * 1e6)
-    started = time.perf_counter()
-    listed = sorted(registry.names)
-    listing = (time.perf_counter() - started) * 1e6
-    assert len(listed) == count
-    return {"call_us": round(statistics.median(times), 1), "list_us": round(listing, 1)}
+async def with_tools(repeats: int) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+    """Microseconds of a call, and of listing the tools."""
+    executors = {count: ToolExecutor(_registry(count)) for count in TOOLS}
+    called: dict[int, list[float]] = {count: [] for count in TOOLS}
+    listed: dict[int, list[float]] = {count: [] for count in TOOLS}
+    for number in range(-WARM_UP, repeats):
+        for count, executor in executors.items():
+            for _ in range(10):
+                started = time.perf_counter()
+                outcome = await executor.execute(f"tool{count // 2}", '{"key": "a"}')
+                took = (time.perf_counter() - started) * 1e6
+                assert outcome.succeeded
+                if number >= 0:
+                    called[count].append(took)
+            started = time.perf_counter()
+            names = sorted(executor.registry.names)
+            took = (time.perf_counter() - started) * 1e6
+            assert len(names) == count
+            if number >= 0:
+                listed[count].append(took)
+    return called, listed
 
 
-async def measure() -> dict[str, Any]:
-    calls = {str(count): round(await at_once(count), 4) for count in (1, 4, 16, 64, 256)}
-    tools = {str(count): await with_tools(count) for count in (10, 100, 1000, 10_000)}
-    return {"benchmark": "growth", "ms_per_call_at_once": calls, "with_tools": tools}
+def figures(times: dict[int, list[float]]) -> dict[str, dict[str, float]]:
+    base = statistics.median(next(iter(times.values())))
+    found: dict[str, dict[str, float]] = {}
+    for count, values in times.items():
+        cuts = statistics.quantiles(values, n=100, method="inclusive")
+        found[str(count)] = {
+            "p50": round(cuts[49], 4),
+            "p90": round(cuts[89], 4),
+            "p99": round(cuts[98], 4),
+            "ratio": round(cuts[49] / base, 2),
+        }
+    return found
+
+
+async def measure(repeats: int) -> dict[str, Any]:
+    together = await at_once(repeats)
+    called, listed = await with_tools(repeats)
+    return {
+        "benchmark": "growth",
+        "repeats": repeats,
+        "ms_per_call_at_once": figures(together),
+        "us_per_call_with_tools": figures(called),
+        "us_to_list_tools": figures(listed),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--repeats", type=int, default=40)
     options = parser.parse_args()
-    result = asyncio.run(measure())
+    result = asyncio.run(measure(options.repeats))
     if options.json:
         print(json.dumps(result, indent=2))
         return
-    for count, found in result["ms_per_call_at_once"].items():
-        print(f"{count:>6} calls at once   {found:8.3f} ms a call")
-    for count, found in result["with_tools"].items():
-        print(f"{count:>6} tools           {found['call_us']:8.1f} µs a call, {found['list_us']:8.1f} µs to list")
+    for name in ("ms_per_call_at_once", "us_per_call_with_tools", "us_to_list_tools"):
+        print(name.replace("_", " "))
+        for count, found in result[name].items():
+            print(f"{count:>8}  " + "  ".join(f"{key} {value:10.3f}" for key, value in found.items()))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 
@@ -14,13 +15,14 @@ _INSIDE = "HANDRAIL_BENCHMARK_INSIDE"
 def prepared() -> str:
     """The interpreter of an environment with the peers and this checkout; made when it is missing or outdated."""
     python = ENVIRONMENT / "bin/python"
-    wanted = (HERE / "peers.txt").read_text() + (HERE.parent / "pyproject.toml").read_text()
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = (HERE / "peers.txt").read_text(encoding="utf-8") + "\n".join(project["dependencies"]) + sys.version
     stamp = ENVIRONMENT / "installed.txt"
-    if not stamp.exists() or stamp.read_text() != wanted:
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
         venv.create(ENVIRONMENT, with_pip=True, clear=True)
-        install = [python, "-m", "pip", "install", "--quiet", "-r", HERE / "peers.txt", "-e", HERE.parent]
-        subprocess.run(install, check=True, stdout=sys.stderr)
-        stamp.write_text(wanted)
+        install = [python, "-m", "pip", "install", "--quiet", "--no-compile", "-r", HERE / "peers.txt"]
+        subprocess.run([*install, "-e", HERE.parent], check=True, stdout=sys.stderr)
+        stamp.write_text(wanted, encoding="utf-8")
     return str(python)
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands_page
 import pytest
 
 from handrail.approval.policy_file import load_policy
@@ -40,6 +41,24 @@ def test_every_command_on_a_page_is_one_we_have(page: Path) -> None:
         re.findall(r"`handrail ([a-z]+)", text)
     )
     assert shown <= set(COMMANDS), f"{shown - set(COMMANDS)} is no command"
+
+
+@pytest.mark.promise("docs:commands:help-is-the-programs")
+def test_the_page_of_commands_is_the_programs_own_help() -> None:
+    assert commands_page.PAGE.read_text(encoding="utf-8") == commands_page.page()
+
+
+@pytest.mark.promise("docs:commands:help-is-the-programs")
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_option_on_a_page_is_one_its_command_has(page: Path) -> None:
+    sections = commands_page.page().split("\n## ")
+    for command, words in re.findall(
+        r"(?:^|`|\$ )handrail ([a-z]+)((?:[^`\n]| \\\n)*)", page.read_text(), re.MULTILINE
+    ):
+        ours = words.partition(" -- ")[0].partition("#")[0]
+        there = "\n".join(section for section in sections if section.startswith(f"handrail {command}"))
+        for option in re.findall(r"(?<!\S)--[a-z][a-z-]+", ours):
+            assert f"`{option}" in there, f"handrail {command} has no {option}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

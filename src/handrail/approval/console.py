@@ -26,7 +26,7 @@ from anyio import to_thread
 
 from handrail.approval.decision import ApprovalRequest, Approve, Decision, Modify, Reject, Unavailable
 from handrail.approval.question import Sheet, sheet
-from handrail.approval.render import escaped
+from handrail.approval.render import escaped, visible
 from handrail.schema import ArgumentsInvalid, decode_arguments
 
 ESCAPE, INTERRUPT, END, BACKSPACES = b"\x1b", b"\x03", b"\x04", (b"\x7f", b"\x08")
@@ -291,7 +291,7 @@ class _Asking:
 
     def _redraw(self, prompt: str, raw: bytes) -> None:
         room = max(8, self._size()[0] - len(prompt) - 1)
-        typed = escaped(raw.decode("utf-8", "replace")).replace('\\"', '"').replace("\\\\", "\\")  # the person's own
+        typed = visible(raw.decode("utf-8", "replace")).replace("\\\\", "\\")  # the person's own
         line = prompt + typed[-room:]
         data = f"\r\x1b[K{line}".encode()
         while data:

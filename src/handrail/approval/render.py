@@ -67,6 +67,11 @@ def escaped(text: str) -> str:
     return "".join(pieces)
 
 
+def visible(line: str) -> str:
+    """:func:`escaped`, for a line that stands by itself: its quotes end nothing, so they stay as they are."""
+    return escaped(line).replace('\\"', '"')
+
+
 def _escape(character: str, combining: int) -> str:
     named = _NAMED.get(character)
     if named is not None:
@@ -154,7 +159,7 @@ def block_lines(text: str, *, max_lines: int, width: int = 2_000) -> tuple[list[
         if len(lines) >= max_lines:
             lines.append(f"({len(source) - number} more lines are not shown)")
             return lines, False
-        shown = escaped(line).replace('\\"', '"')
+        shown = visible(line)
         if len(shown) > width:
             shown, complete = shown[:width] + f"… ({len(line)} characters, not shown whole)", False
         lines.append(shown)

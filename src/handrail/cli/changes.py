@@ -61,13 +61,16 @@ def _list(entries: list[Committed], *, as_json: bool) -> None:
         typer.echo(json.dumps([_summary(entry) for entry in entries], ensure_ascii=False))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("call", "when", "what", "undo"):
+    table.add_column("call", no_wrap=True)  # an id is there to be copied
+    table.add_column("when", no_wrap=True)
+    for column in ("what", "undo"):
         table.add_column(column, overflow="fold")
     for entry in entries:
         first = short_tree(entry.changes).splitlines()
         more = f"\n… and {len(first) - 3} more" if len(first) > 3 else ""
         what = "\n".join(escaped(line) for line in first[:3]) + more
-        table.add_row(escaped(entry.call_id), _when(entry), what, escaped(entry.gone) or "possible")
+        when = datetime.fromtimestamp(entry.at).astimezone().strftime("%m-%d %H:%M")
+        table.add_row(escaped(entry.call_id), when, what, escaped(entry.gone) or "possible")
     Console(highlight=False, markup=False).print(table)
 
 

@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from handrail.approval.render import escaped
+from handrail.approval.render import visible
 from handrail.outcome import ToolOutcome
 
 EXIT_STATUS = {"ok": 0, "error": 1, "pending": 3, "unknown": 4}
@@ -35,7 +35,7 @@ def show_outcome(outcome: ToolOutcome) -> None:
     out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False)
     if outcome.text:
         for line in outcome.text.splitlines() if out.is_terminal else ():
-            out.print(escaped(line), markup=False)
+            out.print(visible(line), markup=False)
         if not out.is_terminal:
             typer.echo(outcome.text, nl=not outcome.text.endswith("\n"))
     if outcome.changes is not None and outcome.changes.diff:
@@ -50,4 +50,4 @@ def show_diff(console: Console, diff: str) -> None:
     styles = {"+": "green", "-": "red", "@": "cyan"}
     for line in diff.splitlines():
         style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1])
-        console.print(escaped(line), style=style, markup=False, soft_wrap=True)
+        console.print(visible(line), style=style, markup=False, soft_wrap=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handrail.approval.render import arguments_lines, block_lines, escaped, is_hidden, quoted
+from handrail.approval.render import arguments_lines, block_lines, escaped, is_hidden, quoted, visible
 
 nasty = st.text(
     st.sampled_from(
@@ -75,3 +75,9 @@ def test_a_flood_of_blank_lines_is_counted_and_lines_left_out_are_said() -> None
     assert (lines, complete) == (["a", "(500 blank lines)", "b"], True)
     lines, complete = block_lines("\n".join("abcdefghijklmn"), max_lines=3)
     assert (lines, complete) == (["a", "b", "c", "(11 more lines are not shown)"], False)
+
+
+def test_a_line_that_stands_by_itself_keeps_its_quotes_and_nothing_else() -> None:
+    assert visible('print("a\\n")') == 'print("a\\\\n")'
+    assert visible('\\"') == '\\\\"'
+    assert visible('"\x1b[2J') == '"\\x1b[2J'

@@ -1,0 +1,194 @@
+"""The figures in the README, made from ``benchmarks/results.json``; a test compares the two.
+
+    python benchmarks/figures.py            writes them
+    python benchmarks/figures.py --check    fails where the README says something else
+
+They stand between two comments in the README, and nothing between those is written by hand.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+README = HERE.parent / "README.md"
+RESULTS = HERE / "results.json"
+BEGIN = "<!-- figures: written by benchmarks/figures.py from benchmarks/results.json -->"
+END = "<!-- end of figures -->"
+
+ISOLATION_NAMES = {
+    "handrail, parked cell": "**Handrail, parked cell**",
+    "handrail, on demand": "**Handrail, on demand**",
+}
+
+
+def rendered(results: Mapping[str, Any]) -> str:
+    """The section as Markdown. A part that has no result is named with its error."""
+    sections = (_machine, _isolation, _dispatch, _contract, _growth, _own)
+    return "\n\n".join("\n".join(section(results)) for section in sections)
+
+
+def _machine(results: Mapping[str, Any]) -> Iterator[str]:
+    machine = results["machine"]
+    slow = [part["slowness"] for part in results.values() if "slowness" in part]
+    yield f"Taken on {machine['date']}: {machine['processor']}, {machine['cores']} cores, {machine['system']} "
+    yield f"{machine['kernel']}, Python {machine['python']}. Meanwhile `sum(range(1000))` took {min(slow):.1f} to "
+    yield f"{max(slow):.1f} times its usual 10 µs, so read the ratios; contenders of one table took turns in one run."
+
+
+def _isolation(results: Mapping[str, Any]) -> Iterator[str]:
+    yield "Starting isolated code and getting its output, as a multiple of `posix_spawn /bin/true` (its median):"
+    yield ""
+    result = results["isolation"].get("result")
+    if result is None:
+        yield _missing("isolation", results)
+        return
+    base = result["results"]["posix_spawn /bin/true"]["p50"]
+    yield "| | p50 | p90 | p99 | what isolates |"
+    yield "|---|---|---|---|---|"
+    for name, found in result["results"].items():
+        if name == "posix_spawn /bin/true":
+            continue
+        shown = " | ".join(f"{found[key] / base:.1f}" for key in ("p50", "p90", "p99"))
+        yield f"| {ISOLATION_NAMES.get(name, name)} | {shown} | {found['isolates']} |"
+    for name, why in result["cannot_run"].items():
+        yield f"| {name} | – | – | – | could not run here: {why} |"
+    ours = result["results"]["handrail, parked cell"]["p50"]
+    ahead = [name for name, found in result["results"].items() if found["p50"] < ours and "handrail" not in name]
+    for name in ahead:
+        if name != "posix_spawn /bin/true":
+            yield ""
+            yield f"Quicker than a parked cell: {name}. It has no wall to raise: {result['results'][name]['isolates']}."
+
+
+def _dispatch(results: Mapping[str, Any]) -> Iterator[str]:
+    yield "One read-only call, a peer's median as a multiple of Handrail's (below 1 the peer is quicker):"
+    yield ""
+    result = results["dispatch"].get("result")
+    if result is None:
+        yield _missing("dispatch", results)
+        return
+    kinds = {"async_handler": "async handler", "sync_handler": "sync handler"}
+    names = [name for name in result["versions"] if name not in ("python", "handrail")]
+    short = {name: name.removesuffix("-slim") for name in names}
+    heads = [f"{short[name]} {result['versions'][name]}" for name in names]
+    yield f"| | {' | '.join(heads)} |"
+    yield "|---|" + "---|" * len(names)
+    behind = False
+    for kind, words in kinds.items():
+        ratios = result[kind]["peer_over_handrail"]
+        shown = [_ratio(ratios.get(short[name]), result[kind], short[name]) for name in names]
+        yield f"| {words} | {' | '.join(shown)} |"
+        behind = behind or any(ratio < 1 for ratio in ratios.values())
+    if behind:
+        yield ""
+        yield "Where a peer is quicker, it does less: in Handrail's call are strict decoding, schema, guard, decision "
+        yield "and record; a peer validates leniently or, for raw schemas, not at all (see the contract)."
+
+
+def _ratio(ratio: float | None, kind: Mapping[str, Any], name: str) -> str:
+    return (
+        f"{ratio:.2f}" if ratio is not None else f"could not run here: {kind['could_not_run'].get(name, 'no reason')}"
+    )
+
+
+def _contract(results: Mapping[str, Any]) -> Iterator[str]:
+    yield "Promises of the contract that held, of those that could be tried (`handrail-contract --json` says why):"
+    yield ""
+    columns = results["contract"].get("result")
+    if columns is None:
+        yield _missing("contract", results)
+        return
+    yield "| " + " | ".join(f"{column['name']} {column['version'] or 'not installed'}" for column in columns) + " |"
+    yield "|" + "---|" * len(columns)
+    yield "| " + " | ".join(_score(column) for column in columns) + " |"
+
+
+def _score(column: Mapping[str, Any]) -> str:
+    verdicts = [row["verdict"] for row in column["rows"]]
+    return f"{verdicts.count('held')} of {verdicts.count('held') + verdicts.count('broke')}"
+
+
+def _growth(results: Mapping[str, Any]) -> Iterator[str]:
+    yield "How cost grows, as a multiple of the smallest in its row:"
+    yield ""
+    result = results["growth"].get("result")
+    if result is None:
+        yield _missing("growth", results)
+        return
+    rows = {
+        "a call's share of N at once": result["ms_per_call_at_once"],
+        "a call with N tools": result["us_per_call_with_tools"],
+    }
+    for words, sizes in rows.items():
+        yield f"- {words}: " + ", ".join(f"{int(size):,} → {found['ratio']:.2f}" for size, found in sizes.items())
+    staging = results["staging"].get("result")
+    if staging is None:
+        yield f"- {_missing('staging', results)}"
+        return
+    base = staging["one_file"][0]["staged_ms"]
+    grown = ", ".join(f"{row['files']:,} → {row['staged_ms'] / base:.2f}" for row in staging["one_file"])
+    yield f"- a staged call in a workspace of N files: {grown}"
+
+
+def _own(results: Mapping[str, Any]) -> Iterator[str]:
+    yield "And on their own:"
+    yield ""
+    for name, words in OWN.items():
+        result = results[name].get("result")
+        yield f"- {words(result) if result is not None else _missing(name, results)}"
+
+
+def _cell_words(result: Mapping[str, Any]) -> str:
+    memory = result["parked private MB"]
+    held = f"a parked cell holds {memory:.1f} MB of its own; " if memory is not None else ""
+    forks = result["goals"]["calls / bare forks (>= 0.5)"]
+    return f"cells: {held}calls a second, as a share of bare forks of the warm parent: {forks:.2f}"
+
+
+def _staging_words(result: Mapping[str, Any]) -> str:
+    row = result["one_file"][0]
+    return f"staging: a staged call takes {row['staged_over_unstaged']:.2f} times the same call unstaged"
+
+
+def _policy_words(result: Mapping[str, Any]) -> str:
+    worst = max(case["cpu_us"] for case in result["cases"].values())
+    simple = worst / result["calibration_us"]
+    return f"policy: the worst decision against {result['rules']:,} rules takes {simple:.1f} times `sum(range(1000))`"
+
+
+OWN = {"cell": _cell_words, "staging": _staging_words, "policy": _policy_words}
+
+
+def _missing(name: str, results: Mapping[str, Any]) -> str:
+    return f"{name} could not be measured here: {results[name]['error'].splitlines()[-1]}"
+
+
+def placed(readme: str, section: str) -> str:
+    """``readme`` with ``section`` between its two comments."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{section}\n\n{END}{after}"
+
+
+def write_figures(results: Mapping[str, Any]) -> None:
+    """Put the figures of ``results`` into the README."""
+    README.write_text(placed(README.read_text(encoding="utf-8"), rendered(results)), encoding="utf-8")
+
+
+def main() -> int:
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    if "--check" not in sys.argv:
+        write_figures(results)
+        return 0
+    text = README.read_text(encoding="utf-8")
+    if placed(text, rendered(results)) != text:
+        print("the README's figures are not those of benchmarks/results.json", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
