@@ -6,7 +6,7 @@ the workspace.
 
 import importlib
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -25,9 +25,12 @@ from handrail.builtins.bash import bash_plugin
 from handrail.changes.store import ChangeStore
 from handrail.errors import ConfigurationError
 from handrail.executor import ToolExecutor
+from handrail.journal.recovering import Host, Reconcile, Recovered, left_behind
+from handrail.journal.recovering import recover as recover_journal
 from handrail.journal.sqlite import SqliteJournal, default_path
 from handrail.mcp.catalog import load_catalog
 from handrail.registry import ToolRegistry
+from handrail.restart import recover
 from handrail.sandbox.bodies import Cells
 from handrail.sandbox.supervisor import Supervisor
 from handrail.skills import Skill, load_skill
@@ -72,6 +75,34 @@ class House:
     executor: ToolExecutor
     skills: tuple[Skill, ...] = ()
     _open: ExitStack = field(default_factory=ExitStack)
+
+    def interrupted(self) -> list[str]:
+        """The ids of calls that a dead process left without an end. Opening a house settles none of them."""
+        return [] if self.journal is None else [row.call_id for row in left_behind(self.journal)]
+
+    async def recover(
+        self, *, reconcile: Mapping[str, Reconcile] | None = None, replay: bool = True
+    ) -> list[Recovered]:
+        """Settle them: complete what was begun, run safe calls again, and say of the rest what can be proved.
+
+        ``replay``: run safe calls again, with the tools of this house; otherwise they are left to a house that has
+        theirs. ``reconcile`` as for :func:`handrail.restart.recover`. Doing it twice changes nothing.
+        """
+        if self.journal is None:
+            return []
+        if replay:
+            return await recover(
+                self.executor,
+                self.journal,
+                reconcile=reconcile,
+                roll_forward=self._rolled_forward,
+                drop=self.changes.drop,
+            )
+        host = Host(roll_forward=self._rolled_forward, drop=self.changes.drop, reconcile=reconcile or {})
+        return await recover_journal(self.journal, host)
+
+    async def _rolled_forward(self, call_id: str) -> bool:
+        return self.changes.fate(call_id) == "committed"  # opening the store carried unfinished commits to their end
 
     def close(self) -> None:
         """Close everything, in reverse order. Closing twice is harmless."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from handrail.cli.notice import tell_interrupted
 from handrail.cli.options import (
     ApproveOption,
     JsonOption,
@@ -59,6 +60,7 @@ def call(
         door="cli",
     )
     with open_house(settings) as house:
+        tell_interrupted(house)
         registered = house.registry.find(tool)
         definition = registered.tool.definition if registered is not None else None
         raw = raw_arguments(args or [], definition)

@@ -16,6 +16,7 @@ from handrail.journal import audit
 from handrail.journal.records import Record
 from handrail.journal.recovering import Host, Recovered, recover
 from handrail.journal.sqlite import SqliteJournal, SqliteReader, default_path
+from handrail.wiring import Settings, open_house
 
 T = TypeVar("T")
 
@@ -25,6 +26,9 @@ WorkspaceOption = Annotated[str, typer.Option("--workspace", "-w", metavar="DIR"
 JournalOption = Annotated[str | None, typer.Option("--journal", metavar="FILE", help="A journal file, instead.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 KeyOption = Annotated[str | None, typer.Option("--key", metavar="FILE", help="The file with the signing key.")]
+KeyEnvOption = Annotated[
+    str | None, typer.Option("--key-env", metavar="NAME", help="The variable that holds the signing key, instead.")
+]
 POLL_SECONDS = 0.2
 
 
@@ -103,12 +107,13 @@ def verify(
     journal: JournalOption = None,
     head: Annotated[str | None, typer.Option("--head", metavar="FILE", help="A signed head kept elsewhere.")] = None,
     key: KeyOption = None,
+    key_env: KeyEnvOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check the whole chain. Exit status 1, naming the place, if any record is not what it was."""
     signed = None
     if head is not None:
-        signed = audit.read_signed(Path(head).read_text(encoding="utf-8"), _key(key))
+        signed = audit.read_signed(Path(head).read_text(encoding="utf-8"), _key(key, key_env))
     reader = SqliteReader(_path(workspace, journal))
     found = audit.verify(reader, signed)
     reader.close()
@@ -123,18 +128,27 @@ def verify(
 
 
 @app.command()
-def sign(workspace: WorkspaceOption = ".", journal: JournalOption = None, key: KeyOption = None) -> None:
+def sign(
+    workspace: WorkspaceOption = ".",
+    journal: JournalOption = None,
+    key: KeyOption = None,
+    key_env: KeyEnvOption = None,
+) -> None:
     """Print the signed head, to be kept elsewhere."""
     reader = SqliteReader(_path(workspace, journal))
     found = audit.verify(reader)
     reader.close()
-    typer.echo(json.dumps(audit.sign(found.journal_id, found.head, _key(key)).to_json()))
+    typer.echo(json.dumps(audit.sign(found.journal_id, found.head, _key(key, key_env)).to_json()))
 
 
-def _key(path: str | None) -> bytes:
-    if path is None:
-        raise ConfigurationError("signing needs a key: --key FILE, with at least 16 random bytes in it")
-    return Path(path).read_bytes()
+def _key(path: str | None, variable: str | None) -> bytes:
+    if path is not None and variable is None:
+        return Path(path).read_bytes()
+    if variable is not None and path is None:
+        if variable not in os.environ:
+            raise ConfigurationError(f"--key-env {variable}: there is no such variable")
+        return os.fsencode(os.environ[variable])
+    raise ConfigurationError("signing needs one key: --key FILE or --key-env NAME, at least 16 random bytes")
 
 
 @app.command("recover")
@@ -144,13 +158,28 @@ def recover_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Settle the calls that a dead process left behind, as far as the records decide.
+    """Settle the calls that a dead process left behind, as far as the records and the kept changes decide.
 
-    Runs no tool: safe calls are left to a host that has their tools, and begun commits to one that keeps the changes.
+    Runs no tool: safe calls are left to a host that has their tools. With --journal, begun commits are left to a
+    recovery of their workspace.
     """
     path = _path(workspace, journal)
-    for item in _with_journal(path, lambda opened: recover(opened, Host(), dry_run=dry_run)):
+    if dry_run:
+        done = _with_journal(path, lambda opened: recover(opened, Host(roll_forward=_not_now), dry_run=True))
+    elif journal is not None:
+        done = _with_journal(path, lambda opened: recover(opened, Host()))
+    else:
+        with open_house(Settings(workspace=workspace, plugins=(), approve="never", door="cli")) as house:
+            done = asyncio.run(house.recover(replay=False))
+    for item in done:
         typer.echo(json.dumps(_recovered_json(item)) if as_json else _recovered_line(item))
+    if not done and not as_json:
+        typer.echo("Nothing is left to settle.")
+
+
+async def _not_now(call_id: str) -> bool:
+    """Stands for the store of changes in a plan that is not carried out."""
+    raise AssertionError(f"a dry run was to roll {call_id} forward")
 
 
 def _recovered_json(item: Recovered) -> dict[str, Any]:

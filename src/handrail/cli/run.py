@@ -11,6 +11,7 @@ from handrail.agent.config import AgentConfig
 from handrail.agent.loop import Agent, RunResult
 from handrail.agent.valves import Limits, StopReason
 from handrail.call import new_call_id
+from handrail.cli.notice import tell_interrupted
 from handrail.cli.options import (
     ApproveOption,
     JsonOption,
@@ -27,7 +28,6 @@ from handrail.cli.session import Session, driven
 from handrail.cli.views import JsonView, View, text_view
 from handrail.errors import ConfigurationError
 from handrail.models.catalog import open_model
-from handrail.restart import recover
 from handrail.tool import Signal
 from handrail.wiring import House, Settings, open_house
 
@@ -83,6 +83,8 @@ def run(
     )
     limits = Limits(turns=max_turns, tokens=max_tokens, seconds=max_seconds)
     with open_house(settings) as house:
+        if resume is None:  # a run that is resumed settles them
+            tell_interrupted(house)
         agent = agent_in(house, model, limits)
         if interactive:
             status = asyncio.run(Session(agent, house, resume=resume).run())
@@ -97,21 +99,10 @@ def agent_in(house: House, model: str | None, limits: Limits) -> Agent:
         model=open_model(model),
         executor=house.executor,
         journal=house.journal,
-        recover=lambda: _recovered(house),
+        recover=house.recover,
         limits=limits,
     )
     return Agent(config, skills=house.skills)
-
-
-async def _recovered(house: House) -> None:
-    """Settle what an earlier process left behind in this workspace's journal, before a run goes on."""
-    if house.journal is None:
-        return
-
-    async def roll_forward(call_id: str) -> bool:
-        return house.changes.fate(call_id) == "committed"  # opening the store carried unfinished commits to their end
-
-    await recover(house.executor, house.journal, roll_forward=roll_forward, drop=house.changes.drop)
 
 
 def _task(prompt: str | None, resume: str | None) -> str | None:

@@ -10,6 +10,7 @@ import typer
 from handrail.approval.decision import AlwaysApprove, Approver, NeverApprove
 from handrail.approval.inbox import InboxApprover
 from handrail.cli.mcp import difference
+from handrail.cli.notice import tell_interrupted
 from handrail.cli.options import (
     McpConfigOption,
     McpOption,
@@ -147,6 +148,7 @@ def proxy(
 
 
 def _run(house: House, specs: list[ServerSpec], approver: Approver, http: int | None, token_env: str | None) -> None:
+    tell_interrupted(house)
     own_names = house.settings.door == "proxy"
     if http is None:
         front = stdio_front

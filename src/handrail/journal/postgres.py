@@ -166,35 +166,44 @@ class PostgresStore:
             self.rollback()
 
     def load(self, operations: list[Operation]) -> Page:
-        """Lock the named rows and the head (rule 1), and read."""
+        """Lock the named rows and the head (rule 1), and read. A connection lost meanwhile is made anew, once."""
         with understood("reading"):
-            run = self._connected().execute
-            waited = {call for item in operations if not item.skip_locked for call in item.calls}
-            skipped = {call for item in operations if item.skip_locked for call in item.calls} - waited
-            calls = self._locked(run, waited, "") | self._locked(run, skipped, " SKIP LOCKED")
-            head = run(
-                "SELECT sequence, hash FROM handrail_head WHERE journal = %s FOR UPDATE", (self._name,)
-            ).fetchone()
-            if head is None:
-                raise JournalCorrupt(f"the journal {self._name!r} has no head")
-            page = Page(Head(*head), calls=calls)
-            if missing := waited - calls.keys():  # made by somebody else before we had the head
-                page.calls |= self._locked(run, missing, "")
-            approvals = {item for operation in operations for item in operation.approvals}
-            approvals |= {row.approval_id for row in page.calls.values() if row.approval_id}
-            if approvals:
-                sql = f"SELECT {_APPROVAL} FROM handrail_approval WHERE journal = %s AND approval_id = ANY(%s)"  # noqa: S608 - a constant
-                for row in run(sql, (self._name, list(approvals))):
-                    page.approvals[row[0]] = ApprovalRow(*row)
-            grants = {item for operation in operations for item in operation.grants}
-            if grants:
-                sql = (
-                    "SELECT grant_id, session, granted, revoked_at FROM handrail_grant"
-                    " WHERE journal = %s AND grant_id = ANY(%s)"
-                )
-                for row in run(sql, (self._name, list(grants))):
-                    page.grants[row[0]] = GrantRow(*row)
-            return page
+            return self._once_more_if_lost(lambda: self._load(operations))
+
+    def _once_more_if_lost(self, load: Callable[[], Page]) -> Page:
+        try:
+            return load()
+        except psycopg.OperationalError:
+            if self._connection is not None and not self._connection.closed:
+                raise
+            return load()
+
+    def _load(self, operations: list[Operation]) -> Page:
+        run = self._connected().execute
+        waited = {call for item in operations if not item.skip_locked for call in item.calls}
+        skipped = {call for item in operations if item.skip_locked for call in item.calls} - waited
+        calls = self._locked(run, waited, "") | self._locked(run, skipped, " SKIP LOCKED")
+        head = run("SELECT sequence, hash FROM handrail_head WHERE journal = %s FOR UPDATE", (self._name,)).fetchone()
+        if head is None:
+            raise JournalCorrupt(f"the journal {self._name!r} has no head")
+        page = Page(Head(*head), calls=calls)
+        if missing := waited - calls.keys():  # made by somebody else before we had the head
+            page.calls |= self._locked(run, missing, "")
+        approvals = {item for operation in operations for item in operation.approvals}
+        approvals |= {row.approval_id for row in page.calls.values() if row.approval_id}
+        if approvals:
+            sql = f"SELECT {_APPROVAL} FROM handrail_approval WHERE journal = %s AND approval_id = ANY(%s)"  # noqa: S608 - a constant
+            for row in run(sql, (self._name, list(approvals))):
+                page.approvals[row[0]] = ApprovalRow(*row)
+        grants = {item for operation in operations for item in operation.grants}
+        if grants:
+            sql = (
+                "SELECT grant_id, session, granted, revoked_at FROM handrail_grant"
+                " WHERE journal = %s AND grant_id = ANY(%s)"
+            )
+            for row in run(sql, (self._name, list(grants))):
+                page.grants[row[0]] = GrantRow(*row)
+        return page
 
     def _locked(self, run: Any, call_ids: Collection[str], how: str) -> dict[str, CallRow]:
         if not call_ids:
@@ -256,10 +265,22 @@ class PostgresReader:
         self._connection: Any = None
 
     def _rows(self, sql: str, *values: Any) -> list[Any]:
+        return self._fetched(sql, values)
+
+    def _fetched(self, sql: str, values: tuple[Any, ...] | dict[str, Any]) -> list[Any]:
+        """All rows. A connection that turns out to be lost is made anew, once: reading twice is harmless."""
         with self._lock, understood("reading"):
-            if self._connection is None or self._connection.closed:
-                self._connection = psycopg.connect(self._dsn, autocommit=True)
-            return self._connection.execute(sql, values).fetchall()
+            try:
+                return self._connected().execute(sql, values).fetchall()
+            except psycopg.OperationalError:
+                if self._connection is not None and not self._connection.closed:
+                    raise
+                return self._connected().execute(sql, values).fetchall()
+
+    def _connected(self) -> Any:
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(self._dsn, autocommit=True)
+        return self._connection
 
     def _one(self, sql: str, *values: Any) -> Any:
         found = self._rows(sql, *values)
@@ -352,10 +373,7 @@ class PostgresReader:
 
     def needed_before(self, cut: int) -> int | None:
         """The first record at or before ``cut`` that a call, question or grant which goes on behind it still needs."""
-        with self._lock, understood("reading"):
-            if self._connection is None or self._connection.closed:
-                self._connection = psycopg.connect(self._dsn, autocommit=True)
-            return self._connection.execute(_NEEDED, {"journal": self._name, "cut": cut}).fetchone()[0]
+        return self._fetched(_NEEDED, {"journal": self._name, "cut": cut})[0][0]
 
     def is_alive(self, executor: str) -> bool:
         """Whether an executor's lease has not run out, by the server's clock."""

@@ -62,6 +62,18 @@ class Recovered:
     outcome: ToolOutcome | None = None
 
 
+def left_behind(journal: StoredJournal) -> list[CallRow]:
+    """The calls that a dead process left without an end, oldest first: a quick look that changes nothing. Blocking.
+
+    Calls that wait for an answer are not among them.
+    """
+    reader = journal.reader
+    rows = [row for row in reader.calls_not_over() if row.state in ("open", "claimed")]
+    owners = {row.executor for row in rows} - {journal.executor}
+    dead = {owner for owner in owners if not reader.is_alive(owner)}
+    return sorted((row for row in rows if row.executor in dead), key=lambda row: row.intent)
+
+
 async def interrupted(journal: StoredJournal, *, check_chain: bool = True) -> list[tuple[CallRow, Interrupted]]:
     """The calls whose owner is dead, oldest first. Changes nothing.
 
