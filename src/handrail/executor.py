@@ -270,7 +270,7 @@ class ToolExecutor:
             recorded, effect = await self._carry_out(walk, approved)
             if not effect.changes or effect.outcome.status != "ok":
                 return effect.outcome
-            reviewed = await self._review(recorded, effect.changes)
+            reviewed = await self._review(recorded, effect.outcome, effect.changes)
             if isinstance(reviewed, Modify):
                 dropped = await self._settle(walk, _dropped_for_edit(reviewed))
                 if not walk.settled:
@@ -437,7 +437,9 @@ class ToolExecutor:
             log.exception("tool %s failed in call %s", walk.name, recorded.call_id)
             return Effect(ToolOutcome.error(f"{walk.name} failed: {_short(error)}"))
 
-    async def _review(self, recorded: Recorded, changes: ChangeSet) -> Reviewed | Modify | ToolOutcome:
+    async def _review(
+        self, recorded: Recorded, outcome: ToolOutcome, changes: ChangeSet
+    ) -> Reviewed | Modify | ToolOutcome:
         """Whether staged changes become real. One question a call: none here if one was asked before."""
         if recorded.approved.review == "before":
             return Reviewed(recorded, recorded.approved.approved_by or recorded.approved.rule)
@@ -452,10 +454,10 @@ class ToolExecutor:
         if isinstance(decision, Modify):
             return decision
         if isinstance(decision, Park):
-            return await self._park(request, recorded.checked, recorded, changes)
-        outcome = _said_no(decision)
-        return outcome.with_(
-            text=f"{outcome.text} The changes were dropped; nothing was changed.", reason=_for_changes(outcome.reason)
+            return await self._park(request, recorded.checked, recorded, changes, broken=outcome.invalid_output)
+        no = _said_no(decision)
+        return no.with_(
+            text=f"{no.text} The changes were dropped; nothing was changed.", reason=_for_changes(no.reason)
         )
 
     async def _commit(self, walk: _Walk, reviewed: Reviewed, outcome: ToolOutcome, changes: ChangeSet) -> ToolOutcome:
@@ -581,15 +583,26 @@ class ToolExecutor:
             return Unavailable(f"the approver failed: {_short(error)}")
 
     async def _park(
-        self, request: ApprovalRequest, checked: Checked, recorded: Recorded | None, changes: ChangeSet | None
+        self,
+        request: ApprovalRequest,
+        checked: Checked,
+        recorded: Recorded | None,
+        changes: ChangeSet | None,
+        *,
+        broken: bool = False,
     ) -> ToolOutcome:
+        """Keep the question until it is answered. ``broken``: the call ran, and its result breaks its own schema."""
         parked = ParkedCall(
             approval_id=request.approval_id,
             call_id=request.call_id,
             tool=request.tool,
             arguments=checked.arguments,
             binding=request.binding,
-            question={**_question_json(request), "origin": asdict(checked.proposed.origin)},
+            question={
+                **_question_json(request),
+                "origin": asdict(checked.proposed.origin),
+                **({"invalid_output": True} if broken else {}),
+            },
             asked_at=request.asked_at,
             expires_at=request.expires_at,
             run_id=request.run_id,
@@ -691,6 +704,8 @@ class ToolExecutor:
                 "The changes that were approved are no longer kept; nothing was changed.", Reason.COMMIT_FAILED
             )
         made = ToolOutcome.ok("The approved changes were made.")
+        if parked.question.get("invalid_output"):
+            made = made.with_broken_output("as was found when it ran, before its changes were approved")
         return await self._commit(walk, Reviewed(recorded, by, parked.approval_id), made, changes)
 
     async def _drop_parked(self, parked: ParkedCall, answer: Reject) -> ToolOutcome:

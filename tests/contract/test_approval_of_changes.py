@@ -44,7 +44,8 @@ def anyio_backend() -> str:
 class Desk:
     """A staged writing tool, a keeper of changes, a journal, and an approver with a script."""
 
-    def __init__(self, directory: Path, *answers: Decision) -> None:
+    def __init__(self, directory: Path, *answers: Decision, output_schema: dict[str, Any] | None = None) -> None:
+        self.output_schema = output_schema
         (directory / "w").mkdir()
         self.workspace = Workspace(directory / "w")
         self.root = directory / "w"
@@ -61,7 +62,9 @@ class Desk:
 
     def executor(self) -> ToolExecutor:
         registry = ToolRegistry()
-        registry.register_from_def(ToolDef("put", parameters=PARAMETERS), self.put, staged=True)
+        registry.register_from_def(
+            ToolDef("put", parameters=PARAMETERS, output_schema=self.output_schema), self.put, staged=True
+        )
         return ToolExecutor(
             registry,
             workspace=self.workspace,
@@ -117,6 +120,21 @@ async def test_a_parked_change_is_made_once_and_the_tool_is_not_run_again(tmp_pa
     outcomes = await asyncio.gather(*(desk.executor().resume(waiting.approval_id) for _ in range(4)))
     assert [outcome.status for outcome in outcomes].count("ok") == 1
     assert (desk.files(), desk.ran) == ({"a": "x"}, 1)
+
+
+@pytest.mark.parametrize("park", [True, False])
+async def test_a_result_that_breaks_its_schema_is_still_marked_when_its_changes_waited(
+    tmp_path: Path, park: bool
+) -> None:
+    desk = Desk(tmp_path, Park() if park else Approve(), output_schema={"type": "object", "required": ["never"]})
+    outcome = await desk.executor().execute("put", {"path": "a", "text": "x"})
+    if park:
+        assert outcome.approval_id
+        await Inbox(desk.journal, by="ann").approve(outcome.approval_id)
+        outcome = await desk.executor().resume(outcome.approval_id)
+    assert (outcome.status, outcome.reason, outcome.invalid_output) == ("ok", Reason.INVALID_OUTPUT, True)
+    assert "breaks the tool's own output schema" in outcome.text
+    assert desk.files() == {"a": "x"}
 
 
 class Denies(RiskTable):
