@@ -3,7 +3,7 @@
 ::
 
     STATE/changes/<workspace>/      0700, outside the workspace
-        workspace.json              which workspace this is, for people
+        workspace.json              which directory this is, and where
         lock                        flock(2): one commit at a time, over all threads and processes
         contents/                   file contents by SHA-256
         held/                       changes of calls that wait for an answer
@@ -33,6 +33,7 @@ from anyio import to_thread
 from handrail import faults
 from handrail.changes import beneath
 from handrail.changes import commit as committing
+from handrail.changes.areas import MARK, Area, area_name, elsewhere, left_behind, mark_of
 from handrail.changes.changeset import ChangeSet, FileState
 from handrail.changes.contents import Blobs, StoreFull
 from handrail.changes.diff import unified_diff
@@ -89,7 +90,8 @@ class ChangeStore:
     """Keeps and commits the changes of one workspace. It is a :class:`~handrail.changes.keeper.ChangeKeeper`.
 
     ``state_directory``: private, outside the workspace; made if needed. ``max_bytes`` limits the contents kept,
-    ``max_age`` (seconds) how long an undo is kept. Opening it carries an unfinished commit to its end.
+    ``max_age`` (seconds) how long an undo is kept. ``area`` opens the one of a path where the directory was before.
+    Opening it carries an unfinished commit to its end, also one that was cut off before the directory was moved.
 
     Raises :class:`~handrail.errors.ConfigurationError` for a state directory inside the workspace.
     """
@@ -102,6 +104,7 @@ class ChangeStore:
         max_bytes: int = GIBIBYTE,
         max_age: float = 30 * DAY,
         clock: Callable[[], float] = time.time,
+        area: str | None = None,
     ) -> None:
         self.workspace = workspace
         self.max_age = max_age
@@ -109,11 +112,13 @@ class ChangeStore:
         self._root = os.dup(workspace.fd)
         state = _outside(state_directory, workspace)
         os.makedirs(state, mode=0o700, exist_ok=True)
-        self.path = os.path.join(state, "changes", _area_name(workspace))
+        self._state = state
+        self._is_own = area is None
+        self.path = os.path.join(state, "changes", area_name(workspace) if area is None else area)
         for part in ("..", ".", "held", "history"):
             _make_private(os.path.normpath(os.path.join(self.path, part)))
         self._area = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._private = committing.PRIVATE_PREFIX + hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16].encode()
+        self._private = _private_name(self.path)
         self._blobs = Blobs(os.path.join(self.path, "contents"), max_bytes)
         self._blobs.make_room = self._make_room
         self._open_up()
@@ -324,10 +329,16 @@ class ChangeStore:
     def _undoable(self, call_id: str) -> Committed:
         entry = self.find(call_id)
         if entry is None:
-            raise UndoUnavailable(f"no change of a call {call_id!r} is remembered for this workspace")
+            raise UndoUnavailable(self.unknown(call_id))
         if entry.gone:
             raise UndoUnavailable(f"call {call_id} can no longer be undone: {entry.gone}")
         return entry
+
+    def unknown(self, call_id: str) -> str:
+        """Why nothing is known of a call, with where to look if the directory was moved."""
+        text = f"no change of a call {call_id!r} is remembered for {self.workspace.path!r}"
+        moved = [area for area in self.moved_from() if area.changes]
+        return f"{text}; {elsewhere(moved)}" if moved else text
 
     # ── limits ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -370,14 +381,30 @@ class ChangeStore:
     # ── private ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _open_up(self) -> None:
-        if self._read_json("workspace.json") is None:
-            self._write_json("workspace.json", {"path": self.workspace.path})
+        if self._is_own and self._read_json(MARK) != mark_of(self.workspace):
+            self._write_json(MARK, mark_of(self.workspace))
+        if self._is_own:
+            self._recover_what_was_moved()
         try:
             with self._locked(wait=False):
                 self._recover()
                 self.tidy()
         except BlockingIOError:
             return  # somebody is committing right now; they are alive, and the next commit looks again
+
+    def moved_from(self) -> list[Area]:
+        """Where this directory was before it was moved, with what is remembered of it there."""
+        return left_behind(os.path.dirname(self.path), self.workspace)
+
+    def _recover_what_was_moved(self) -> None:
+        """Carry on a commit that was cut off at another path. Its private directory, with a name that only its own
+        area makes, came along: no other directory has it.
+        """
+        names = beneath.names_in(self._root, b".")
+        foreign = {name for name in names if name.startswith(committing.PRIVATE_PREFIX) and name != self._private}
+        for area in self.moved_from() if foreign else ():
+            if _private_name(os.path.join(os.path.dirname(self.path), area.name)) in foreign:
+                ChangeStore(self._state, self.workspace, area=area.name).close()
 
     def _require_contents(self, changes: ChangeSet) -> None:
         for change in changes:
@@ -506,10 +533,9 @@ def _make_private(path: str) -> None:
             ) from None
 
 
-def _area_name(workspace: Workspace) -> str:
-    """One area for one directory: another directory put in its place later has another inode."""
-    identity = workspace.root + b"\0" + str(os.fstat(workspace.fd).st_ino).encode()
-    return hashlib.sha256(identity).hexdigest()[:32]
+def _private_name(area: str) -> bytes:
+    """The private directory that commits of this area make in the workspace."""
+    return committing.PRIVATE_PREFIX + hashlib.sha256(os.fsencode(area)).hexdigest()[:16].encode()
 
 
 def _file_name(call_id: str) -> str:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from handrail.approval.render import escaped
 from handrail.builtins.undo import undo_plugin
+from handrail.changes.areas import elsewhere
 from handrail.changes.diff import short_tree
 from handrail.changes.store import ChangeStore, Committed
 from handrail.cli.options import JsonOption, PolicyOption, WorkspaceOption
@@ -30,10 +31,13 @@ def changes(
     with open_house(Settings(workspace=workspace, plugins=(), journal=False, door="cli")) as house:
         if call is None:
             _list(house.changes.history(), as_json=json_)
+            moved = [area for area in house.changes.moved_from() if area.changes]
+            if moved:
+                typer.echo(f"handrail: {elsewhere(moved)}", err=True)
             return
         entry = house.changes.find(call)
         if entry is None:
-            typer.echo(f"handrail: no change of a call {call!r} is remembered for {house.workspace.path!r}", err=True)
+            typer.echo(f"handrail: {house.changes.unknown(call)}", err=True)
             raise typer.Exit(1)
         _show(house.changes, entry, as_json=json_)
 
