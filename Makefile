@@ -9,7 +9,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 PATIENT := tests/crash tests/terminal tests/unit/approval/test_console.py tests/integration/mcp/test_conformance.py \
            tests/integration/mcp/test_real_servers.py
 
-.PHONY: demo test test-patient test-all lint types contracts docs bench check format clean
+.PHONY: demo test mcp-servers test-patient test-all lint types contracts docs bench check format clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Handrail needs Python 3.11 or newer")'
@@ -28,7 +28,11 @@ demo: $(VENV)/.installed
 test: $(VENV)/.developed
 	$(PYTEST) $(addprefix --ignore=,$(PATIENT))
 
-test-patient: $(VENV)/.developed
+# Other people's MCP servers and the conformance suite, at the versions of tests/integration/mcp/package-lock.json.
+mcp-servers: $(VENV)/.developed
+	$(BIN)/python tests/mcp_servers.py
+
+test-patient: mcp-servers
 	$(PYTEST) $(PATIENT)
 
 test-all: test test-patient

@@ -91,6 +91,8 @@ async def run_door(
                     server.on_change = partial(_start, tasks, door)
                     for line in quarantine_lines(server):
                         say(line)
+                if house.journal is not None:
+                    door.remember(parked for parked, _ in await house.journal.list_parked())
                 door.ready.set()
                 await anyio.sleep_forever()
     except BaseExceptionGroup as group:

@@ -7,7 +7,7 @@ What a client sees of an outcome: ``ok`` is a result; ``error``, ``unknown`` and
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any, Protocol, cast
@@ -28,11 +28,13 @@ from handrail.call import Origin, RegisteredTool, new_call_id
 from handrail.executor import Listeners, ToolExecutor
 from handrail.mcp.approvals import CURRENT, Ask, Exchange, JsonDocument
 from handrail.outcome import Reason, ToolOutcome
+from handrail.parked import ParkedCall
 from handrail.schema import digest_of
 from handrail.tool import RiskLevel
 
 log = logging.getLogger("handrail.mcp")
 
+DOOR = "mcp"
 META_KEY = "handrail/outcome"
 MAX_WAITING = 1000
 MAX_VALUE_BYTES = 4 * 1024 * 1024
@@ -79,6 +81,7 @@ class CorridorServer:
         self.on_request: Callable[[Context], None] | None = None
         self._ask_client = ask_client
         self._waiting: dict[str, Exchange] = {}
+        self._parked: dict[str, str] = {}  # the approval that a call waits for, by what was called
         self._tasks: set[asyncio.Task[None]] = set()
         self._bus = InMemorySubscriptionBus()
         self._sessions: dict[int, Context] = {}
@@ -172,13 +175,10 @@ class CorridorServer:
         found = self._find(params.name)
         token = CURRENT.set(ask)
         listeners, report = _progress(context)
+        origin = Origin(door=DOOR, provider_call_id=str(context.request_id))
         try:
-            outcome = await self._executor.execute(
-                found.canonical_id if found is not None else params.name,
-                params.arguments or {},
-                call_id=new_call_id(),
-                origin=Origin(door="mcp", provider_call_id=str(context.request_id)),
-                listeners=listeners,
+            outcome = await self._executed(
+                found.canonical_id if found is not None else params.name, params.arguments or {}, origin, listeners
             )
         finally:
             CURRENT.reset(token)
@@ -187,6 +187,28 @@ class CorridorServer:
         if outcome.reason is Reason.UNKNOWN_TOOL:
             raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name}")
         return result_of(outcome, found, modern=context.protocol_version in MODERN_PROTOCOL_VERSIONS)
+
+    async def _executed(
+        self, name: str, arguments: Mapping[str, Any], origin: Origin, listeners: Listeners
+    ) -> ToolOutcome:
+        """Through the corridor; the same call as one that waits for an answer goes on with that one, and is not new."""
+        approval = self._parked.pop(_what(name, arguments), None) if self._parked else None
+        if approval is not None:
+            outcome = await self._executor.resume(approval)
+        else:
+            outcome = await self._executor.execute(
+                name, arguments, call_id=new_call_id(), origin=origin, listeners=listeners
+            )
+        if outcome.status == "pending" and outcome.approval_id is not None:
+            self._parked[_what(name, arguments)] = outcome.approval_id
+        return outcome
+
+    def remember(self, parked: Iterable[ParkedCall]) -> None:
+        """Calls that an earlier process of this door left waiting: the same call again goes on with them."""
+        for call in parked:
+            if _door_of(call) == DOOR:
+                requested = cast("Mapping[str, Any]", call.question.get("requested_paths") or {})
+                self._parked[_what(call.tool, {**call.arguments, **requested})] = call.approval_id
 
     async def _begin(self, context: Context, params: types.CallToolRequestParams) -> Answer:
         """A call that may ask: it runs in a task of its own, which outlives the request that began it."""
@@ -228,6 +250,18 @@ class CorridorServer:
                 self._waiting.pop(next(iter(self._waiting))).reply(None)
             self._waiting[exchange.state] = exchange
         return moved
+
+
+def _what(tool: str, arguments: Mapping[str, Any]) -> str:
+    """What was called. Arguments that no digest can be made of are refused by the corridor, and wait for nothing."""
+    try:
+        return f"{tool} {json.dumps(arguments, sort_keys=True)}"
+    except (TypeError, ValueError):
+        return ""
+
+
+def _door_of(parked: ParkedCall) -> str:
+    return str(cast("Mapping[str, Any]", parked.question.get("origin") or {}).get("door", ""))
 
 
 def _fingerprint(params: types.CallToolRequestParams) -> str:
@@ -333,5 +367,5 @@ def _worded(outcome: ToolOutcome) -> str:
     if outcome.status == "unknown":
         return f"[Outcome unknown: it may or may not have happened. Do not simply call again.]\n{outcome.text}"
     if outcome.status == "pending":
-        return f"[Not done yet.]\n{outcome.text}"
+        return f"[Not done yet. Once it was answered, the same call again goes on with it.]\n{outcome.text}"
     return outcome.text

@@ -1,22 +1,21 @@
-"""Servers that other people wrote, offline, in cells: through the client and through the proxy."""
+"""Servers that other people wrote, offline, in cells: by ``--mcp`` and by the proxy, each with the library's client and
+with the Inspector's command line.
+"""
 
 import json
 import os
 import subprocess
 import sys
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from mcp import Client, StdioServerParameters
 
-from handrail import AlwaysApprove, ToolExecutor, ToolRegistry, Workspace
-from handrail.mcp.catalog import parse_catalog
-from handrail.mcp.joining import register_servers, servers_for
-from handrail.sandbox.supervisor import Supervisor
+from handrail.names import model_name
 from mcp_servers import NODE, NODE_MODULES, PYTHON_SERVERS, installed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.walls, pytest.mark.slow]
+PATIENCE = 500  # seconds; a machine in use by others may need most of a minute for one of these processes to start
 GROUND = os.path.realpath(sys.base_prefix)
 
 SERVERS = {
@@ -43,8 +42,8 @@ SERVERS = {
         "env": {"MEMORY_FILE_PATH": "{workspace}/memory.jsonl"},
         "tools": 9,
         "calls": [
-            ("create_entities", {"entities": [{"name": "n", "entityType": "t", "observations": ["o"]}]}, '"n"'),
-            ("read_graph", {}, '"n"'),
+            ("create_entities", {"entities": [{"name": "{new}", "entityType": "t", "observations": []}]}, "{new}"),
+            ("read_graph", {}, "{new}"),
         ],
     },
     "git": {
@@ -75,107 +74,117 @@ def workspace(tmp_path_factory) -> Path:
     return made
 
 
-def filled(value, workspace: Path):
-    return json.loads(json.dumps(value).replace("{workspace}", str(workspace)))
+def filled(value, workspace: Path, new: str = ""):
+    """``value`` with its places filled in."""
+    return json.loads(json.dumps(value).replace("{workspace}", str(workspace)).replace("{new}", new))
 
 
-@asynccontextmanager
-async def by_catalog(workspace: Path, state: Path, names):
-    """The servers through ``--mcp``: a catalog, cells, pins and an executor."""
-    lines = []
-    for name in names:
-        server = SERVERS[name]
-        lines += [f"[servers.{name}]", f"command = {json.dumps(server['command'])}"]
-        lines += ['workspace = "write"', "start_timeout = 150"]
-        lines += [f"read = {json.dumps([str(NODE_MODULES), GROUND])}"]
-        lines += [
-            f"env = {{ {', '.join(f'{key} = {json.dumps(value)}' for key, value in server.get('env', {}).items())} }}"
-        ]
-    catalog = parse_catalog("\n".join(lines), workspace=str(workspace))
-    with Workspace(str(workspace)) as opened, Supervisor() as supervisor:
-        specs = catalog.select(list(names))
-        async with servers_for(
-            specs, supervisor=supervisor, workspace=opened, approver=None, state=str(state)
-        ) as servers:
-            registry = ToolRegistry()
-            register_servers(registry, servers)
-            yield registry, ToolExecutor(registry, approver=AlwaysApprove(), spill_directory=str(state / "spill"))
+def started(*arguments: str, state: Path) -> StdioServerParameters:
+    """One of our own commands, as a client starts it."""
+    environment = {"XDG_STATE_HOME": str(state), "XDG_CONFIG_HOME": str(state), "PYTHONWARNINGS": "default"}
+    return StdioServerParameters(command=sys.executable, args=["-m", "handrail", *arguments], env=environment)
 
 
-async def test_every_server_by_catalog(workspace, tmp_path):
-    async with by_catalog(workspace, tmp_path / "state", SERVERS) as (registry, executor):
-        for name, server in SERVERS.items():
-            offered = [item for item in registry if item.canonical_id.startswith(f"mcp:{name}/")]
-            assert len(offered) >= server["tools"], name
-            for tool, arguments, expected in filled(server["calls"], workspace):
-                outcome = await executor.execute(f"mcp:{name}/{tool}", arguments)
-                assert (outcome.status, outcome.invalid_output) == ("ok", False), outcome.text
-                assert expected in outcome.text
-        outside = await executor.execute("mcp:everything/get-env", {})
-        assert "HANDRAIL" not in outside.text
+def served(workspace: Path, state: Path) -> StdioServerParameters:
+    """``handrail serve`` with every server of a catalog."""
+    lines: list[str] = []
+    for name, server in SERVERS.items():
+        environment = ", ".join(f"{key} = {json.dumps(value)}" for key, value in server.get("env", {}).items())
+        lines += [f"[servers.{name}]", f"command = {json.dumps(server['command'])}", f"env = {{ {environment} }}"]
+        lines += ['workspace = "write"', f"read = {json.dumps([str(NODE_MODULES), GROUND])}"]
+        lines += [f"start_timeout = {PATIENCE}"]
+    catalog = state / "catalog.toml"
+    catalog.write_text("\n".join(lines))
+    catalog.chmod(0o600)
+    options = ["-w", str(workspace), "--mcp-config", str(catalog), "--mcp", ",".join(SERVERS), "--approve", "always"]
+    return started("serve", *options, state=state)
 
 
 def proxied(name: str, workspace: Path, state: Path) -> StdioServerParameters:
-    """The command line of the proxy in front of one server."""
+    """``handrail proxy`` in front of one server."""
     server = SERVERS[name]
-    options = [
-        "-w",
-        str(workspace),
-        "--access",
-        "write",
-        "--start-timeout",
-        "150",
-        "--read",
-        str(NODE_MODULES),
-        "--read",
-        GROUND,
-    ]
+    options = ["-w", str(workspace), "--access", "write", "--read", str(NODE_MODULES), "--read", GROUND]
+    options += ["--start-timeout", str(PATIENCE), "--approve", "always"]
     for key, value in server.get("env", {}).items():
         options += ["--env", filled(f"{key}={value}", workspace)]
-    arguments = [
-        "-m",
-        "handrail",
-        "proxy",
-        *options,
-        "--approve",
-        "always",
-        "--",
-        *filled(server["command"], workspace),
-    ]
-    environment = {"XDG_STATE_HOME": str(state), "XDG_CONFIG_HOME": str(state), "PYTHONWARNINGS": "default"}
-    return StdioServerParameters(command=sys.executable, args=arguments, env=environment)
+    return started("proxy", *options, "--", *filled(server["command"], workspace), state=state)
+
+
+class Inspector:
+    """The Inspector's command line, on one of our commands."""
+
+    def __init__(self, target: StdioServerParameters, directory: Path) -> None:
+        self._directory = directory
+        self._config = directory / "inspector.json"
+        server = {"command": target.command, "args": target.args, "env": target.env}
+        self._config.write_text(json.dumps({"mcpServers": {"ours": server}}))
+
+    def __call__(self, *options: str):
+        command = [str(NODE_MODULES / ".bin" / "mcp-inspector"), "--cli", "--config", str(self._config)]
+        command += ["--server", "ours", "--connect-timeout", str(PATIENCE * 1000), "--format", "json", *options]
+        path = f"{os.path.dirname(NODE)}:{os.environ['PATH']}"
+        environment = {"PATH": path, "HOME": str(self._directory), "MCP_INSPECTOR_SECRET_STORE": "memory"}
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout)
+
+    def tools(self) -> set[str]:
+        return {tool["name"] for tool in self("--method", "tools/list")["tools"]}
+
+    def call(self, tool: str, arguments: dict) -> str:
+        text = json.dumps(arguments)
+        result = self("--method", "tools/call", "--tool-name", tool, "--tool-args-json", text)
+        assert not result.get("isError"), result
+        return json.dumps(result["content"])
+
+
+async def listed_and_called(target: StdioServerParameters, calls, *, mode: str) -> set[str]:
+    """The names that the library's client is shown, after it made ``calls``."""
+    async with Client(target, mode=mode, read_timeout_seconds=PATIENCE) as client:
+        tools = {tool.name for tool in (await client.list_tools()).tools}
+        for tool, arguments, expected in calls:
+            assert tool in tools
+            result = await client.call_tool(tool, arguments)
+            assert not result.is_error, (tool, result.content)
+            assert expected in "".join(str(block) for block in result.content)
+        return tools
+
+
+def served_calls(workspace: Path, new: str):
+    """Every server's calls, under the names that ``serve`` offers them by."""
+    for name, server in SERVERS.items():
+        for tool, arguments, expected in filled(server["calls"], workspace, new):
+            yield name, model_name(tool, name), arguments, expected
+
+
+@pytest.mark.promise("mcp:serve:many-servers-through-one-door")
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_every_server_by_catalog_with_the_librarys_client(mode, workspace, tmp_path):
+    calls = [call for _, *call in served_calls(workspace, f"library-{mode}")]
+    tools = await listed_and_called(served(workspace, tmp_path), calls, mode=mode)
+    assert len(tools) >= sum(server["tools"] for server in SERVERS.values())
+
+
+def test_every_server_by_catalog_with_the_inspector(workspace, tmp_path):
+    inspector = Inspector(served(workspace, tmp_path), tmp_path)
+    assert len(inspector.tools()) >= sum(server["tools"] for server in SERVERS.values())
+    first = {name: call for name, *call in reversed(list(served_calls(workspace, "inspector")))}
+    for tool, arguments, expected in first.values():
+        assert expected in inspector.call(tool, arguments)
 
 
 @pytest.mark.promise("mcp:proxy:same-names-behind-the-corridor")
 @pytest.mark.parametrize("name", SERVERS)
 async def test_every_server_by_proxy_with_the_librarys_client(name, workspace, tmp_path):
-    async with Client(
-        proxied(name, workspace, tmp_path), mode="legacy" if name in ("memory", "time") else "2026-07-28"
-    ) as client:
-        tools = {tool.name for tool in (await client.list_tools()).tools}
-        assert len(tools) >= SERVERS[name]["tools"]
-        for tool, arguments, expected in filled(SERVERS[name]["calls"], workspace):
-            assert tool in tools
-            result = await client.call_tool(tool, arguments)
-            assert not result.is_error
-            assert expected in "".join(str(block) for block in result.content)
+    mode = "legacy" if name in ("memory", "time") else "2026-07-28"
+    calls = filled(SERVERS[name]["calls"], workspace, "proxied")
+    tools = await listed_and_called(proxied(name, workspace, tmp_path), calls, mode=mode)
+    assert len(tools) >= SERVERS[name]["tools"]
 
 
-@pytest.mark.parametrize("name", ["filesystem", "time"])
-def test_the_inspector_by_proxy(name, workspace, tmp_path):
-    parameters = proxied(name, workspace, tmp_path)
-    environment = {**os.environ, **parameters.env, "PATH": f"{os.path.dirname(NODE)}:{os.environ['PATH']}"}
-    tool, arguments, expected = filled(SERVERS[name]["calls"][0], workspace)
-    target = tmp_path / "inspector.json"
-    server = {"command": parameters.command, "args": parameters.args, "env": parameters.env}
-    target.write_text(json.dumps({"mcpServers": {"proxy": server}}))
-    inspector = [str(NODE_MODULES / ".bin" / "mcp-inspector"), "--cli", "--config", str(target), "--server", "proxy"]
-
-    def inspect(*options):
-        ran = subprocess.run([*inspector, *options], env=environment, capture_output=True, text=True, timeout=120)
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout
-
-    assert tool in inspect("--method", "tools/list")
-    called = inspect("--method", "tools/call", "--tool-name", tool, "--tool-args-json", json.dumps(arguments))
-    assert expected in called
+@pytest.mark.parametrize("name", SERVERS)
+def test_every_server_by_proxy_with_the_inspector(name, workspace, tmp_path):
+    inspector = Inspector(proxied(name, workspace, tmp_path), tmp_path)
+    assert len(inspector.tools()) >= SERVERS[name]["tools"]
+    tool, arguments, expected = filled(SERVERS[name]["calls"][0], workspace, "inspected")
+    assert expected in inspector.call(tool, arguments)
