@@ -1,176 +1,281 @@
 """The interactive session in a pseudo-terminal: keys go in, the screen is read back."""
 
+import contextlib
+import json
 import re
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import pexpect
-import pyte
 import pytest
 
 from command_kit import Place, ask_for, say
-from fake_providers import FakeProvider, Handler
+from fake_providers import FakeProvider, Handler, openai_streamed
+from mcp_kit import TOOL, VICTIM
+from pty_kit import PATIENCE, Terminal, Terminals
 
-PATIENCE = 180.0
 WRITE = ("write", '{"path": "a.txt", "content": "hello\\n"}')
+PROMPT = "›"
 
 
-class Terminal:
-    """The session as a person sees it: 80 by 40 characters."""
+class Session:
+    """``handrail run`` as a person sees it, 80 by 40 characters, with a scripted server behind it."""
 
-    def __init__(self, place: Place, *words: str) -> None:
-        self.screen = pyte.HistoryScreen(80, 40, history=2000)
-        self._stream = pyte.ByteStream(self.screen)
-        command, *rest = place.command(*words)
-        self.child = pexpect.spawn(command, rest, env=place.environment, dimensions=(40, 80), timeout=PATIENCE)
+    def __init__(self, terminal: Terminal, place: Place, server: FakeProvider) -> None:
+        self.terminal = terminal
+        self.place = place
+        self.server = server
 
+    @property
     def text(self) -> str:
-        above = ["".join(row[x].data for x in range(80)).rstrip() for row in self.screen.history.top]
-        return "\n".join([*above, *(line.rstrip() for line in self.screen.display)])
+        return self.terminal.text
 
     def wait(self, what: str) -> str:
         """Until the screen, with what scrolled off, shows ``what`` (a regular expression)."""
-        return self.until(lambda text: re.search(what, text) is not None, what)
+        return self.terminal.until(lambda: re.search(what, self.text) is not None, what)
 
-    def until(self, seen: Callable[[str], bool], what: str) -> str:
-        end = time.monotonic() + PATIENCE
-        while not seen(self.text()):
-            if time.monotonic() > end:
-                raise AssertionError(f"{what!r} never came; the screen:\n{self.text()}")
-            self._read()
-        return self.text()
+    def prompt(self) -> str:
+        """Until the session waits for a line. What is typed while a run goes on is thrown away."""
+        return self.terminal.until(lambda: self.text.rstrip().endswith(PROMPT), "the prompt")
 
     def type(self, line: str) -> None:
-        """A line at the prompt. What is typed while a run goes on is thrown away, so the prompt is waited for."""
-        self.until(lambda text: text.rstrip().endswith("›"), "the prompt")
-        self.child.send(line + "\r")
+        """A line at the prompt, which shows it."""
+        self.prompt()
+        echo = f"{PROMPT} {line}"
+        there = self.text.count(echo)
+        self.terminal.press(line + "\r")
+        self.terminal.until(lambda: self.text.count(echo) > there, f"{line!r} on the screen")
 
     def key(self, key: str) -> None:
-        self.child.send(key)
+        self.terminal.press(key)
 
     def end(self) -> str:
-        """Until the program is gone."""
-        while self.child.isalive():
-            self._read()
-        self._read()
-        return self.text()
-
-    def _read(self) -> None:
-        try:
-            self._stream.feed(self.child.read_nonblocking(65_536, timeout=0.2))
-        except pexpect.TIMEOUT:
-            return
-        except pexpect.EOF:
-            self.child.wait()
+        """Until the program is gone, and well."""
+        assert self.terminal.status() == 0, self.text
+        return self.text
 
 
-@contextmanager
-def session(tmp_path: Path, handlers: list[Handler], *words: str) -> Iterator[tuple[Terminal, Place, FakeProvider]]:
-    with FakeProvider(handlers) as server:
-        place = Place(tmp_path, server)
-        terminal = Terminal(place, *words)
-        try:
-            terminal.wait("›")
-            yield terminal, place, server
-        finally:
-            terminal.child.close(force=True)
+def silent_until(told: threading.Event) -> Handler:
+    """A model that thinks, and says nothing, until it is told to."""
+    return openai_streamed("I have thought.", before=lambda number: number == 0 and told.wait(PATIENCE))
 
 
-@pytest.mark.slow
-def test_a_change_is_asked_about_with_its_diff_then_undone(tmp_path: Path) -> None:
-    with session(tmp_path, [ask_for(WRITE, text="I write."), say("It is **written**.")]) as (terminal, place, _):
-        file = place.workspace / "a.txt"
-        terminal.type("write hello")
-        asked = terminal.wait("y yes, once")
-        assert "+hello" in asked
-        assert "builtin:write" in asked
-        assert not file.exists()
-        terminal.key("y")
-        done = terminal.wait("It is written")
-        assert "● write a.txt (mutation)" in done
-        assert file.read_text() == "hello\n"
-        terminal.type("/diff")
-        terminal.wait(r"\+hello")
-        terminal.type("/undo")
-        terminal.wait("taken back: a.txt")
-        assert not file.exists()
-        terminal.type("/tools")
-        terminal.wait("builtin:read")
-        terminal.type("/exit")
-        assert "handrail run --resume" in terminal.end()
+Start = Callable[..., Session]
 
 
-@pytest.mark.slow
-def test_a_rejected_change_is_not_made_and_the_model_is_told(tmp_path: Path) -> None:
-    with session(tmp_path, [ask_for(WRITE), say("As you wish.")]) as (terminal, place, server):
-        terminal.type("write hello")
-        terminal.wait("y yes, once")
-        terminal.key("n")
-        terminal.wait("As you wish")
-        assert not (place.workspace / "a.txt").exists()
-        assert "rejected" in str(server.bodies[1]["messages"])
+@pytest.fixture
+def start(tmp_path: Path, terminals: Terminals) -> Iterator[Start]:
+    """Start sessions at one place, with one server that answers with ``handlers`` in turn."""
+    with contextlib.ExitStack() as opened:
+        opened.callback(terminals.close_all)
+        places: list[tuple[Place, FakeProvider]] = []
+
+        def started(*handlers: Handler, words: Sequence[str] = (), executed: bool = False, **variables: str) -> Session:
+            if not places:
+                server = opened.enter_context(FakeProvider(handlers))
+                places.append((Place(tmp_path, server), server))
+            place, server = places[0]
+            command, environment = place.command(*words), {**place.environment, **variables}
+            if executed:  # as from a shell; else in a fork of a process that has imported it all
+                return Session(terminals.start(command, environment), place, server)
+            terminal = terminals.start(["handrail", *command[3:]], environment, target="handrail.cli.main:run")
+            return Session(terminal, place, server)
+
+        yield started
 
 
-@pytest.mark.slow
+def test_a_change_is_asked_about_with_its_diff_then_undone(start: Start) -> None:
+    session = start(ask_for(WRITE, text="I write."), say("It is **written**."))
+    file = session.place.workspace / "a.txt"
+    session.type("write hello")
+    asked = session.wait("y yes, once")
+    assert "+hello" in asked
+    assert "builtin:write" in asked
+    assert not file.exists()
+    session.key("y")
+    done = session.wait("It is written")
+    assert re.search(r"● write a\.txt \(mutation\) · [0-9.]+ m?s · ok", done)
+    assert file.read_text() == "hello\n"
+    drawn = session.text.count("+hello")
+    session.type("/diff")
+    session.terminal.until_shows("+hello", drawn + 1)
+    session.type("/undo")
+    session.wait("taken back: a.txt")
+    assert not file.exists()
+    session.type("/undo")
+    session.wait("there is nothing to take back")
+    session.type("/tools")
+    session.wait("builtin:read +read_only")
+    session.type("/exit")
+    assert "handrail run --resume" in session.end()
+
+
+def test_a_rejected_change_is_not_made_and_the_model_is_told(start: Start) -> None:
+    session = start(ask_for(WRITE), say("As you wish."))
+    session.type("write hello")
+    session.wait("y yes, once")
+    session.key("n")
+    session.wait("As you wish")
+    assert not (session.place.workspace / "a.txt").exists()
+    assert "rejected" in str(session.server.bodies[1]["messages"])
+
+
 @pytest.mark.walls
 @pytest.mark.parametrize("key", ["\x1b", "\x03"], ids=["Esc", "Ctrl-C"])
-def test_a_running_cell_is_interrupted_and_the_run_resumed(tmp_path: Path, key: str) -> None:
+def test_a_running_cell_is_interrupted_and_the_conversation_goes_on(start: Start, key: str) -> None:
     sleeping = ask_for(("bash", '{"command": "touch started; sleep 600"}'))
-    handlers = [sleeping, say("I was interrupted.")]
-    with session(tmp_path, handlers, "--approve", "always") as (terminal, _, server):
-        terminal.type("sleep")
-        terminal.wait(r"bash touch started; sleep 600 \(mutation\) [1-9]")  # over a second: progress shows
-        terminal.key(key)
-        terminal.wait(r"stopped \(cancelled\)")
-        terminal.type("what happened?")
-        terminal.wait("I was interrupted")
-        results = [message for message in server.bodies[1]["messages"] if message["role"] == "tool"]
-        assert len(results) == 1
-        terminal.until(lambda text: text.rstrip().endswith("›"), "the prompt")
-        terminal.key("\x04")
-        left = terminal.end()
-    assert re.search(r"handrail run --resume [0-9a-f-]{36}", left)
+    session = start(sleeping, say("I was interrupted."), words=["--approve", "always"])
+    session.type("sleep")
+    session.wait(r"bash touch started; sleep 600 \(mutation\) [1-9]")  # over a second: progress shows
+    session.key(key)
+    session.wait(r"stopped \(cancelled\)")
+    session.type("what happened?")
+    session.wait("I was interrupted")
+    results = [message for message in session.server.bodies[1]["messages"] if message["role"] == "tool"]
+    assert len(results) == 1
+    session.prompt()
+    session.key("\x04")
+    assert re.search(r"handrail run --resume [0-9a-f-]{36}", session.end())
 
 
-@pytest.mark.slow
-def test_a_session_is_resumed_by_the_id_it_printed(tmp_path: Path) -> None:
-    with FakeProvider([say("Hello."), say("You said hello.")]) as server:
-        place = Place(tmp_path, server)
-        first = Terminal(place)
-        first.wait("›")
-        first.type("hello")
-        first.wait("Hello\\.")
-        first.type("/exit")
-        found = re.search(r"--resume ([0-9a-f-]{36})", first.end())
-        assert found is not None
-        second = Terminal(place, "--resume", found[1])
-        second.wait("›")
-        second.type("what did I say?")
-        second.wait("You said hello")
-        second.type("/exit")
-        second.end()
-        said = [message["content"] for message in server.bodies[1]["messages"] if message["role"] == "user"]
+@pytest.mark.parametrize("key", ["\x1b", "\x03"], ids=["Esc", "Ctrl-C"])
+def test_between_calls_while_the_model_is_thinking_the_run_is_interrupted(start: Start, key: str) -> None:
+    held = threading.Event()
+    session = start(ask_for(("read", '{"path": "a.txt"}')), silent_until(held), say("Back again."))
+    (session.place.workspace / "a.txt").write_text("read me")
+    session.type("think")
+    session.wait(r"● read a\.txt \(read_only\)")
+    session.wait("waiting for the model, [1-9]")
+    session.key(key)
+    session.wait(r"stopped \(cancelled\)")
+    held.set()
+    session.type("go on")
+    session.wait("Back again")
+    assert [message["role"] for message in session.server.bodies[2]["messages"][1:]] == [
+        "user", "assistant", "tool", "user",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("first", ["\x1b", "\x03"], ids=["Esc", "Ctrl-C"])
+def test_ctrl_c_after_an_interruption_leaves_and_says_how_to_resume(start: Start, first: str) -> None:
+    held = threading.Event()
+    session = start(silent_until(held))
+    session.type("think")
+    session.wait("waiting for the model, [1-9]")
+    session.key(first)
+    session.wait("Ctrl-C again leaves")
+    session.prompt()
+    session.key("\x03")
+    assert re.search(r"handrail run --resume [0-9a-f-]{36}", session.end())
+
+
+def test_at_the_prompt_ctrl_c_twice_leaves_and_once_only_clears_the_line(start: Start) -> None:
+    session = start(say("Hello."))
+    session.type("hello")
+    session.wait("Hello\\.")
+    session.prompt()
+    session.key("half a line")
+    session.wait("half a line")
+    session.key("\x03")
+    session.wait("Ctrl-C again leaves")
+    session.prompt()
+    session.key("\x03")
+    assert re.search(r"handrail run --resume [0-9a-f-]{36}", session.end())
+    assert len(session.server.bodies) == 1
+
+
+def test_calls_that_were_parked_are_answered_in_place_and_the_run_goes_on(start: Start) -> None:
+    session = start(ask_for(WRITE), say("Now it is there."), words=["--approve", "park"])
+    file = session.place.workspace / "a.txt"
+    session.type("/approve")
+    session.wait("no call waits")
+    session.type("write hello")
+    session.wait("answer with /approve")
+    assert not file.exists()
+    session.type("/approve")
+    assert "+hello" in session.wait("y yes, once")
+    session.key("y")
+    session.wait("Now it is there")
+    assert file.read_text() == "hello\n"
+    session.type("/approve")
+    session.terminal.until_shows("no call waits", 2)
+
+
+def test_the_tools_of_an_mcp_server_are_used_like_any_others(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "script.json").write_text(json.dumps({"tools": [TOOL], "effects": str(tmp_path / "effects")}))
+    command = json.dumps([sys.executable, "-I", "-S", str(VICTIM), str(tmp_path / "script.json")])
+    catalog = tmp_path / "catalog.toml"
+    catalog.write_text(f'[servers.victim]\ncommand = {command}\nsandbox = "none"\n')
+    catalog.chmod(0o600)
+    handlers = [ask_for(("victim__act", '{"n": 1}')), say("The server acted.")]
+    session = start(*handlers, words=["--mcp", "victim", "--mcp-config", str(catalog)])
+    session.type("/tools")
+    name = re.search(r"mcp:victim/act", session.wait("mcp:victim/act"))
+    assert name is not None
+    session.type("act")
+    session.wait("y yes, once")
+    assert not (tmp_path / "effects").exists()
+    session.key("y")
+    session.wait("The server acted")
+    assert (tmp_path / "effects").read_text() == "act\n"
+    session.type("/exit")
+    session.end()
+
+
+def test_a_conversation_is_summarised_on_demand(start: Start) -> None:
+    answers = [say(f"Answer {number}.") for number in range(6)]
+    session = start(*answers, say("All that was said."), say("After it."))
+    session.type("/compact")
+    session.wait("there is nothing to summarise yet")
+    for number in range(6):
+        session.type(f"question {number}")
+        session.wait(rf"Answer {number}\.")
+    session.type("/compact")
+    session.wait("\nsummarised")
+    session.type("go on")
+    session.wait("After it")
+    sent = json.dumps(session.server.bodies[-1]["messages"])
+    assert "All that was said" in sent
+    assert "question 0" not in sent
+
+
+def test_a_session_is_resumed_by_the_id_it_printed(start: Start) -> None:
+    first = start(say("Hello."), say("You said hello."), executed=True)
+    first.type("hello")
+    first.wait("Hello\\.")
+    first.type("/exit")
+    found = re.search(r"--resume ([0-9a-f-]{36})", first.end())
+    assert found is not None
+    second = start(words=["--resume", found[1]])
+    second.type("what did I say?")
+    second.wait("You said hello")
+    second.type("/exit")
+    second.end()
+    said = [message["content"] for message in first.server.bodies[1]["messages"] if message["role"] == "user"]
     assert said == ["hello", "what did I say?"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("setting", [{"TERM": "dumb"}, {"NO_COLOR": "1"}], ids=["dumb", "no colour"])
-def test_a_dumb_terminal_and_no_colour_are_honoured(tmp_path: Path, setting: dict[str, str]) -> None:
-    with FakeProvider([ask_for(("read", '{"path": "a.txt"}')), say("Fine.")]) as server:
-        place = Place(tmp_path, server)
-        (place.workspace / "a.txt").write_text("x")
-        place.environment.update(setting)
-        child = pexpect.spawn(*_split(place.command("read it")), env=place.environment, timeout=PATIENCE)
-        child.expect(pexpect.EOF)
-        raw: bytes = child.before
-    assert b"Fine." in raw
-    colours = re.findall(rb"\x1b\[[0-9;]*3[0-7][0-9;]*m", raw)
+def test_a_dumb_terminal_and_no_colour_are_honoured(start: Start, tmp_path: Path, setting: dict[str, str]) -> None:
+    session = start(ask_for(("read", '{"path": "a.txt"}')), say("It is **fine**."), words=["read it"], **setting)
+    text = session.end()
+    assert re.search(r"● read a\.txt \(read_only\)", text)
+    assert "fine" in text
+    colours = re.findall(rb"\x1b\[[0-9;]*[34][0-7][0-9;]*m", session.terminal.raw)
     assert colours == []
     if "TERM" in setting:
-        assert b"\x1b[" not in raw
+        assert b"\x1b[" not in session.terminal.raw
 
 
-def _split(words: list[str]) -> tuple[str, list[str]]:
-    return words[0], words[1:]
+@pytest.mark.parametrize("setting", [{"TERM": "dumb"}, {"NO_COLOR": "1"}], ids=["dumb", "no colour"])
+def test_a_session_works_in_a_dumb_terminal_and_without_colour(start: Start, setting: dict[str, str]) -> None:
+    session = start(ask_for(WRITE), say("Written."), **setting)
+    session.type("write hello")
+    session.wait("y yes, once")
+    session.key("y")
+    session.wait("Written")
+    session.type("/exit")
+    session.end()
+    assert (session.place.workspace / "a.txt").read_text() == "hello\n"
+    assert re.findall(rb"\x1b\[[0-9;]*[34][0-7][0-9;]*m", session.terminal.raw) == []

@@ -81,6 +81,8 @@ def run(
         session=new_call_id(),
         door="agent",
     )
+    if settings.mcp and not json_:  # a server may take its time
+        typer.echo(f"starting {', '.join(settings.mcp)} …", err=True)
     limits = Limits(turns=max_turns, tokens=max_tokens, seconds=max_seconds)
     with open_house(settings) as house:
         if resume is None:  # a run that is resumed settles them

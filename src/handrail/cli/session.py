@@ -147,7 +147,9 @@ class Session:
                 self._say("Ctrl-C again leaves", "dim")
                 continue
             if line:
+                self._signal = Signal()
                 await self._handle(line)
+                interrupted = self._signal.is_set()
         self._say_goodbye()
         await self._agent.aclose()
         return 0
@@ -235,6 +237,7 @@ class Session:
             self._say("not answered", "dim")
 
     async def _compact(self) -> None:
+        self._say("summarising …", "dim")
         done = self._run_id is not None and await self._agent.compact(self._run_id)
         self._say("summarised" if done else "there is nothing to summarise yet", "dim")
 
@@ -260,6 +263,8 @@ class Session:
         self._run_id = self._last.run_id
         if self._last.stop is StopReason.AWAITING_APPROVAL:
             self._say("answer with /approve", "yellow")
+        if self._signal.is_set() and not self._leaving:
+            self._say("Ctrl-C again leaves", "dim")
 
     @asynccontextmanager
     async def _interruptible(self) -> AsyncGenerator[None, None]:

@@ -130,6 +130,40 @@ class _Running:
         return " ".join(word for word in words if word)
 
 
+@dataclass(slots=True)
+class _Asked:
+    """Whether the model is being waited for, and since when: from the beginning, and after an answer's last call."""
+
+    since: float | None = None
+    calls_left: int = 0
+    told: bool = False
+
+    def follow(self, event: AgentEvent) -> None:
+        """Learn from an event."""
+        if isinstance(event, RunStarted):
+            self._now()
+        elif isinstance(event, TextArrived):  # an answer may stop in its middle
+            self.since = time.monotonic()
+        elif isinstance(event, AnswerComplete):
+            self.since, self.calls_left = None, event.calls
+        elif isinstance(event, CallStarted):
+            self.since = None
+        elif isinstance(event, CallFinished):
+            self.calls_left -= 1
+            if self.calls_left <= 0:
+                self._now()
+        elif isinstance(event, RunEnded):
+            self.since = None
+
+    @property
+    def seconds(self) -> float:
+        """For how long; 0 where nobody waits."""
+        return 0.0 if self.since is None else time.monotonic() - self.since
+
+    def _now(self) -> None:
+        self.since, self.told = time.monotonic(), False
+
+
 class TextView:
     """For people. ``live``: redraw the answer and the running calls in place; else every line is printed once."""
 
@@ -141,12 +175,11 @@ class TextView:
         self._text = ""
         self._calls: dict[str, _Running] = {}
         self._live: Live | None = None
-        self._asked_at: float | None = None
+        self._asked = _Asked()
 
     def show(self, event: AgentEvent) -> None:
         """Print or draw it."""
-        if isinstance(event, (RunStarted, AnswerComplete)):
-            self._asked_at = time.monotonic() if isinstance(event, RunStarted) else None
+        self._asked.follow(event)
         if isinstance(event, TextArrived):
             self._add_text(event.text)
         elif isinstance(event, AnswerComplete):
@@ -174,6 +207,9 @@ class TextView:
             if not call.told and time.monotonic() - call.since > SLOW_SECONDS:
                 call.told = True
                 self._note(f"… {call.label} is running", "dim")
+        if not self._asked.told and not self._text and self._asked.seconds > SLOW_SECONDS:
+            self._asked.told = True
+            self._note("… waiting for the model", "dim")
 
     def pause(self) -> None:
         """Take the moving part off the screen."""
@@ -190,7 +226,6 @@ class TextView:
     # ── pieces ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _add_text(self, text: str) -> None:
-        self._asked_at = None
         self._text += text
         if not self._is_live:
             self._out.print(shown(text) if self._out.is_terminal else text, end="", markup=False, soft_wrap=True)
@@ -243,7 +278,6 @@ class TextView:
         elif isinstance(event, Compacted):
             self._note("the earlier conversation was summarised", "dim")
         elif isinstance(event, RunEnded):
-            self._asked_at = None
             self._end_text()
             if event.stop is not StopReason.DONE:
                 detail = f": {one_line(event.detail, 200)}" if event.detail else ""
@@ -286,8 +320,8 @@ class TextView:
                 moving.append(
                     Spinner("line", Text(f"{call.label} {for_seconds:.0f} s {call.doing}", overflow="ellipsis"))
                 )
-        if self._asked_at is not None and now - self._asked_at > SLOW_SECONDS:
-            moving.append(Spinner("line", Text(f"waiting for the model, {now - self._asked_at:.0f} s")))
+        if self._asked.seconds > SLOW_SECONDS:
+            moving.append(Spinner("line", Text(f"waiting for the model, {self._asked.seconds:.0f} s")))
         return moving
 
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import fcntl
+import itertools
 import json
 import os
 import pty
 import select
 import struct
-import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pexpect
-import pyte
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,109 +25,81 @@ from handrail.approval.decision import ApprovalRequest, Reject
 from handrail.approval.question import columns, wrapped_line
 from handrail.parked import GrantPattern
 from handrail.tool import RiskLevel
+from pty_kit import Terminal, Terminals
 
-ASK = str(Path(__file__).with_name("ask.py"))
 CASES = cases("rendering")
 READY = "e edit · v view all"
 WAIT = 60
 
 
-class Screen:
-    """A program in a pseudo-terminal, and the screen that a person would see."""
+class Question:
+    """A question at a terminal, and what a person does there."""
 
-    def __init__(
-        self, answer: Path, question: dict[str, Any], *, columns: int = 100, lines: int = 60, display: float = 0.1
-    ):
+    def __init__(self, terminal: Terminal, answer: Path) -> None:
+        self.terminal = terminal
         self.answer = answer
+
+    @property
+    def text(self) -> str:
+        return self.terminal.text
+
+    @property
+    def visible(self) -> list[str]:
+        return self.terminal.visible
+
+    def ready(self, times: int = 1) -> None:
+        """Keys count from here on: the line that names them is drawn after what was typed before is thrown away."""
+        self.terminal.until_shows(READY, times)
+
+    def press(self, keys: bytes | str) -> None:
+        self.terminal.press(keys)
+
+    def press_in_vain(self, keys: bytes) -> None:
+        """Press what means nothing here: the bell rings, and nothing is decided."""
+        rung = self.terminal.raw.count(b"\a")
+        self.press(keys)
+        self.terminal.until(lambda: self.terminal.raw.count(b"\a") > rung, f"a bell for {keys!r}")
+        assert self.undecided(), keys
+
+    def type_in_field(self, keys: bytes, shown: str) -> None:
+        """Press something in a field, and wait until the field, drawn again, ends with ``shown``."""
+        drawn = self.terminal.raw.count(b"\x1b[K")
+        self.press(keys)
+        self.terminal.until(
+            lambda: self.terminal.raw.count(b"\x1b[K") > drawn and self.text.rstrip().endswith(shown),
+            f"the field after {keys!r}",
+        )
+        assert self.undecided(), keys
+
+    def decision(self) -> dict[str, Any]:
+        assert self.terminal.status() == 0, self.text
+        return json.loads(self.answer.read_text())
+
+    def undecided(self) -> bool:
+        return not self.answer.exists() and not self.terminal.ended
+
+
+Ask = Callable[..., Question]
+
+
+@pytest.fixture
+def ask(tmp_path: Path, terminals: Terminals) -> Iterator[Ask]:
+    asked = itertools.count()
+
+    def start(question: dict[str, Any], *, display: float = 0.1, **options: Any) -> Question:
+        answer = tmp_path / f"answer{next(asked)}"
         environment = {
             **os.environ,
             "QUESTION": json.dumps(question),
             "ANSWER": str(answer),
             "MINIMUM_DISPLAY": str(display),
-            "PYTHONUTF8": "1",
         }
-        self.child = pexpect.spawn(sys.executable, [ASK], env=environment, dimensions=(lines, columns), timeout=WAIT)
-        self.child.delaybeforesend = None
-        self.raw = b""
-        self.screen = pyte.HistoryScreen(columns, lines, history=5_000)
-        self._stream = pyte.ByteStream(self.screen)
-
-    def pump(self) -> bool:
-        """Read what came; false when the program ended."""
-        try:
-            data = self.child.read_nonblocking(65_536, timeout=0.1)
-        except pexpect.TIMEOUT:
-            return True
-        except pexpect.EOF:
-            return False
-        self.raw += data
-        self._stream.feed(data)
-        return True
-
-    def until(self, condition: Callable[["Screen"], bool], what: str) -> None:
-        end = time.monotonic() + WAIT
-        while not condition(self):
-            alive = self.pump()
-            if not alive and not condition(self):
-                raise AssertionError(f"the program ended before {what}:\n{self.text}")
-            assert time.monotonic() < end, f"{what} never came:\n{self.text}"
-
-    def until_shows(self, text: str) -> None:
-        self.until(lambda screen: text in screen.text, repr(text))
-
-    def ready(self) -> None:
-        self.until_shows(READY)
-
-    @property
-    def visible(self) -> list[str]:
-        return [line.rstrip() for line in self.screen.display]
-
-    @property
-    def text(self) -> str:
-        above = ["".join(row[x].data for x in range(self.screen.columns)).rstrip() for row in self.screen.history.top]
-        return "\n".join([*above, *self.visible])
-
-    def press(self, keys: bytes | str) -> None:
-        self.child.send(keys)
-
-    def press_in_vain(self, keys: bytes) -> None:
-        """Press what means nothing here: the bell rings, and nothing is decided."""
-        rung = self.raw.count(b"\a")
-        self.press(keys)
-        self.until(lambda screen: screen.raw.count(b"\a") > rung, f"a bell for {keys!r}")
-        assert self.undecided(), keys
-
-    def press_in_field(self, keys: bytes) -> None:
-        """Press something in a field, and wait until the field was drawn again."""
-        drawn = self.raw.count(b"\x1b[K")
-        self.press(keys)
-        self.until(lambda screen: screen.raw.count(b"\x1b[K") > drawn, f"the field after {keys!r}")
-        assert self.undecided(), keys
-
-    def decision(self) -> dict[str, Any]:
-        self.until(lambda _: self.answer.exists() and self.answer.stat().st_size > 0, "a decision")
-        while self.pump():
-            pass
-        return json.loads(self.answer.read_text())
-
-    def undecided(self) -> bool:
-        return not self.answer.exists() and self.child.isalive()
-
-    def close(self) -> None:
-        self.child.close(force=True)
-
-
-@pytest.fixture
-def ask(tmp_path: Path) -> Iterator[Callable[..., Screen]]:
-    opened: list[Screen] = []
-
-    def start(question: dict[str, Any], **options: Any) -> Screen:
-        opened.append(Screen(tmp_path / f"answer{len(opened)}", question, **options))
-        return opened[-1]
+        options = {"columns": 100, "lines": 60, **options}
+        target = "unit.approval.asking_program:main"
+        return Question(terminals.start([target], environment, target=target, **options), answer)
 
     yield start
-    for screen in opened:
-        screen.close()
+    terminals.close_all()
 
 
 def call(command: str, **more: Any) -> dict[str, Any]:
@@ -150,10 +120,10 @@ EXPECTED = {
 
 @pytest.mark.promise("approval:render:handed-cases")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_every_handed_text_is_shown_as_it_must_be(case: dict[str, str], ask: Callable[..., Screen]) -> None:
+def test_every_handed_text_is_shown_as_it_must_be(case: dict[str, str], ask: Ask) -> None:
     screen = ask(call(case["text"]))
     screen.ready()
-    drawn = screen.raw
+    drawn = screen.terminal.raw
     assert b"\x1b[2K" not in drawn
     assert b"\x1b[1G" not in drawn
     assert not any(byte < 0x20 and byte not in b"\r\n\x1b" for byte in drawn)
@@ -162,7 +132,7 @@ def test_every_handed_text_is_shown_as_it_must_be(case: dict[str, str], ask: Cal
         assert f"{len(case['text'])} bytes" in screen.text
         assert digest in screen.text.replace("\n│ ", "")
         screen.press("y")
-        screen.until_shows("Not all of it is on the screen")
+        screen.terminal.until_shows("Not all of it is on the screen")
         assert screen.undecided()
     else:
         assert f"command: {EXPECTED[case['name']]}" in screen.text
@@ -171,7 +141,7 @@ def test_every_handed_text_is_shown_as_it_must_be(case: dict[str, str], ask: Cal
         assert screen.decision()["kind"] == "Approve"
 
 
-def test_a_text_that_imitates_the_question_never_begins_a_line(ask: Callable[..., Screen]) -> None:
+def test_a_text_that_imitates_the_question_never_begins_a_line(ask: Ask) -> None:
     """Lies in the loop (Checkmarx): the text of the dialog is the agent's."""
     fake = "x" * 88 + 'y yes, once · n no   Approved, once.\n\nRun this tool?\ntool      "safe"'
     screen = ask(call(fake, description="Run this tool?\r\n\r\ny yes, once"))
@@ -187,14 +157,14 @@ def test_a_text_that_imitates_the_question_never_begins_a_line(ask: Callable[...
 @pytest.mark.parametrize(
     "command", ["# only a comment\nrm -rf ~", "ls\r\nrm -rf ~", "ls\u2028rm -rf ~", "ls\x0brm -rf ~"]
 )
-def test_a_command_of_several_lines_is_shown_whole(command: str, ask: Callable[..., Screen]) -> None:
+def test_a_command_of_several_lines_is_shown_whole(command: str, ask: Ask) -> None:
     """claude-code 2.1.113: only the first line was shown when it was a comment."""
     screen = ask(call(command))
     screen.ready()
     assert "rm -rf ~" in screen.text
 
 
-def test_it_says_tool_risk_source_reason_walls_and_where_a_link_leads(ask: Callable[..., Screen]) -> None:
+def test_it_says_tool_risk_source_reason_walls_and_where_a_link_leads(ask: Ask) -> None:
     screen = ask(
         {
             "tool": "mcp:sentry/fix",
@@ -213,7 +183,7 @@ def test_it_says_tool_risk_source_reason_walls_and_where_a_link_leads(ask: Calla
         assert text in screen.text
 
 
-def test_what_does_not_fit_on_the_screen_has_no_quick_yes(ask: Callable[..., Screen]) -> None:
+def test_what_does_not_fit_on_the_screen_has_no_quick_yes(ask: Ask) -> None:
     """claude-code 2.1.235: quick answers are withheld when the contents cannot be displayed."""
     offer = {"tool": "builtin:bash", "equals": {}, "beneath": {}, "any": ["command"]}
     screen = ask(call("x" * 1_900, offer=offer), columns=60, lines=24)
@@ -221,33 +191,34 @@ def test_what_does_not_fit_on_the_screen_has_no_quick_yes(ask: Callable[..., Scr
     assert "y yes" not in screen.text
     assert "· g yes" not in screen.text
     screen.press("y")
-    screen.until_shows("Not all of it")
+    screen.terminal.until_shows("Not all of it")
     screen.press("g")
-    screen.until_shows("This cannot be approved for the session")
+    screen.terminal.until_shows("This cannot be approved for the session")
     assert screen.undecided()
     screen.press("a")
-    screen.until_shows("Type approve")
+    screen.terminal.until_shows("Type approve")
+    prompt = "Type approve and Return:"
     screen.press_in_vain(b"approve\r")  # pasted
-    for key in "approve":
-        screen.press_in_field(key.encode())
+    for typed in range(1, len("approve") + 1):
+        screen.type_in_field("approve"[typed - 1].encode(), f"{prompt} {'approve'[:typed]}")
     screen.press("\r")
     assert screen.decision()["kind"] == "Approve"
 
 
-def test_viewing_shows_every_byte_in_pages(ask: Callable[..., Screen]) -> None:
+def test_viewing_shows_every_byte_in_pages(ask: Ask) -> None:
     screen = ask(call("begin " + "x" * 5_000 + " middle " + "x" * 5_000 + " end"), columns=100, lines=30)
     screen.ready()
     assert "middle" not in screen.text
     screen.press("v")
     for page in range(1, 20):
-        screen.until_shows(f"page {page} of")
+        screen.terminal.until_shows(f"page {page} of")
         if "middle" in screen.text.replace("\n│ ", ""):
             break
         screen.press(" ")
     else:
         raise AssertionError("the middle was never shown")
     screen.press("q")
-    screen.until(lambda screen: screen.text.count(READY) == 2, "the question again")
+    screen.ready(2)
     screen.press("n")
     assert screen.decision()["kind"] == "Reject"
 
@@ -256,15 +227,17 @@ def test_viewing_shows_every_byte_in_pages(ask: Callable[..., Screen]) -> None:
 
 
 @pytest.mark.promise("approval:console:type-ahead-is-flushed")
-def test_keys_pressed_before_the_question_stood_there_do_not_count(ask: Callable[..., Screen]) -> None:
+def test_keys_pressed_before_the_question_stood_there_do_not_count(ask: Ask) -> None:
     """claude-code 2.1.236: the first key was taken for an approval before the dialog was drawn."""
-    screen = ask(call("ls"), display=1.0)
-    for _ in range(5):
-        screen.press("y")
-    screen.until_shows("Run this tool?")
-    assert READY not in screen.text
-    screen.press("y")
-    screen.press("y")
+    for display in (1.0, 4.0, 16.0, 64.0):
+        screen = ask(call("ls"), display=display, typed_before=b"yyyyy")
+        screen.terminal.until_shows("Run this tool?")
+        with screen.terminal.frozen():
+            if READY not in screen.text:  # else this machine was so slow that the keys count already
+                screen.press("y")
+                break
+    else:
+        raise AssertionError("the question was never seen before its keys counted")
     screen.ready()
     assert screen.undecided()
     screen.press("n")
@@ -272,7 +245,7 @@ def test_keys_pressed_before_the_question_stood_there_do_not_count(ask: Callable
 
 
 @pytest.mark.promise("approval:console:one-meaning-a-key")
-def test_no_other_keyanswers(ask: Callable[..., Screen]) -> None:
+def test_no_other_keyanswers(ask: Ask) -> None:
     """No default yes; Shift-Tab, arrows, mouse, focus, paste, Alt-y and look-alikes mean nothing."""
     screen = ask(call("ls"))
     screen.ready()
@@ -287,36 +260,39 @@ def test_no_other_keyanswers(ask: Callable[..., Screen]) -> None:
     assert screen.decision()["kind"] == "Reject"
 
 
-def test_no_key_in_a_field_approves(ask: Callable[..., Screen]) -> None:
+def test_no_key_in_a_field_approves(ask: Ask) -> None:
     """claude-code 2.1.235: Shift-Tab in the comment field approved, and for the whole session."""
     screen = ask(call("ls"))
     screen.ready()
     screen.press("r")
-    screen.until_shows("Why not")
-    for key in [b"y", b"\x1b[Z", b"g", b"\t", b"a", b"\x1b\r", b"\x1b[13;2u"]:
-        screen.press_in_field(key)
+    screen.terminal.until_shows("Why not")
+    for key, typed in [
+        (b"y", "y"), (b"\x1b[Z", "y"), (b"g", "yg"), (b"\t", "yg\\t"), (b"a", "yg\\ta"), (b"\x1b\r", "yg\\ta"),
+        (b"\x1b[13;2u", "yg\\ta"),
+    ]:  # fmt: skip
+        screen.type_in_field(key, f"Why not (the model reads this): {typed}")
     screen.press("\r")
     decision = screen.decision()
     assert (decision["kind"], decision["why"]) == ("Reject", "yg\ta")
 
 
-def test_an_edit_gives_new_arguments_and_nonsense_gives_none(ask: Callable[..., Screen]) -> None:
+def test_an_edit_gives_new_arguments_and_nonsense_gives_none(ask: Ask) -> None:
     screen = ask(call("ls"))
     screen.ready()
     screen.press("e")
-    screen.until_shows('New arguments (JSON): {"command": "ls"}')
+    screen.terminal.until_shows('New arguments (JSON): {"command": "ls"}')
     screen.press("junk\r")
-    screen.until_shows("Not edited")
+    screen.terminal.until_shows("Not edited")
     screen.press("e")
-    screen.until(lambda screen: screen.text.count('JSON): {"command": "ls"}') == 2, "the field again")
-    screen.press_in_field(b"\x7f")
+    screen.terminal.until_shows('JSON): {"command": "ls"}', times=2)
+    screen.type_in_field(b"\x7f", 'JSON): {"command": "ls"')
     screen.press(', "n": 1}\r')
     decision = screen.decision()
     assert (decision["kind"], decision["arguments"]) == ("Modify", {"command": "ls", "n": 1})
 
 
 @pytest.mark.promise("approval:console:shown-is-granted")
-def test_the_pattern_on_the_screen_is_the_pattern_that_is_granted(ask: Callable[..., Screen]) -> None:
+def test_the_pattern_on_the_screen_is_the_pattern_that_is_granted(ask: Ask) -> None:
     """claude-code 2.1.235: what is displayed must equal what the grant covers."""
     offer = {"tool": "builtin:write", "equals": {"mode": 7}, "beneath": {"path": "/w/src"}, "any": ["content"]}
     screen = ask(
@@ -334,14 +310,11 @@ def test_the_pattern_on_the_screen_is_the_pattern_that_is_granted(ask: Callable[
     assert screen.decision()["grant"] == offer
 
 
-def test_a_terminal_that_goes_away_means_no(ask: Callable[..., Screen]) -> None:
+def test_a_terminal_that_goes_away_means_no(ask: Ask) -> None:
     screen = ask(call("ls"))
     screen.ready()
-    process = screen.child.ptyproc
-    process.fileobj.close()
-    os.waitpid(process.pid, 0)
-    process.terminated = process.closed = screen.child.terminated = screen.child.closed = True
-    assert json.loads(screen.answer.read_text())["kind"] == "Unavailable"
+    screen.terminal.hang_up()
+    assert screen.decision()["kind"] == "Unavailable"
 
 
 bursts = st.lists(

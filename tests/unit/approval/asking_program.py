@@ -1,4 +1,4 @@
-"""A program for a terminal: asks one question at it and prints the decision as JSON on a separate descriptor."""
+"""A program for a terminal: asks one question at it and writes the decision, as JSON, into a file."""
 
 import asyncio
 import json
@@ -36,8 +36,7 @@ def main() -> None:
     )
     approver = ConsoleApprover(by="ann", minimum_display=float(os.environ.get("MINIMUM_DISPLAY", "0.1")))
     decision = asyncio.run(approver.decide(request))
-    with open(os.environ["ANSWER"], "w") as file:
+    answer = os.environ["ANSWER"]
+    with open(f"{answer}.part", "w") as file:
         json.dump({"kind": type(decision).__name__, **asdict(decision)}, file)
-
-
-main()
+    os.rename(f"{answer}.part", answer)
