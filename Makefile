@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 EXTRAS := mcp,openai,anthropic,postgres
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 # These kill processes hundreds of times, drive real terminals, or install other people's servers first.
-PATIENT := tests/crash tests/terminal tests/unit/approval/test_console.py tests/integration/mcp/test_conformance.py \
+PATIENT := tests/crash tests/terminal tests/integration/mcp/test_conformance.py \
            tests/integration/mcp/test_real_servers.py
 
 .PHONY: demo test mcp-servers test-patient test-all lint types contracts docs bench check format clean
