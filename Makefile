@@ -9,7 +9,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 PATIENT := tests/crash tests/terminal tests/integration/mcp/test_conformance.py \
            tests/integration/mcp/test_real_servers.py
 
-.PHONY: demo test mcp-servers test-patient test-all lint types contracts docs bench check format clean
+.PHONY: demo test mcp-servers test-patient test-all lint types contracts docs bench mutants check format clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Handrail needs Python 3.11 or newer")'
@@ -53,6 +53,12 @@ docs: $(VENV)/.developed
 bench: $(VENV)/.developed
 	$(BIN)/python benchmarks/run.py
 
+# Takes an hour on two cores; `mutmut run NAME*` afterwards looks at one room again.
+mutants: $(VENV)/.developed
+	$(BIN)/python -m pip install --quiet --group mutants
+	PYTHONDONTWRITEBYTECODE= $(BIN)/mutmut run --max-children 2
+	$(BIN)/mutmut results
+
 check: lint types contracts test
 
 format: $(VENV)/.developed
@@ -60,4 +66,4 @@ format: $(VENV)/.developed
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist mutants

@@ -8,6 +8,7 @@ They stand between two comments in the README, and nothing between those is writ
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,15 @@ def rendered(results: Mapping[str, Any]) -> str:
 def _machine(results: Mapping[str, Any]) -> Iterator[str]:
     machine = results["machine"]
     slow = [part["slowness"] for part in results.values() if "slowness" in part]
-    yield f"Taken on {machine['date']}: {machine['processor']}, {machine['cores']} cores, {machine['system']} "
-    yield f"{machine['kernel']}, Python {machine['python']}. Meanwhile `sum(range(1000))` took {min(slow):.1f} to "
-    yield f"{max(slow):.1f} times its usual 10 µs, so read the ratios; contenders of one table took turns in one run."
+    yield _paragraph(
+        f"Taken on {machine['date']}: {machine['processor']}, {machine['cores']} cores, {machine['system']} "
+        f"{machine['kernel']}, Python {machine['python']}. Meanwhile `sum(range(1000))` took {min(slow):.1f} to "
+        f"{max(slow):.1f} times its usual 10 µs, so read the ratios; contenders of one table took turns in one run."
+    )
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(text, width=118, break_long_words=False, break_on_hyphens=False)
 
 
 def _isolation(results: Mapping[str, Any]) -> Iterator[str]:
@@ -60,7 +67,8 @@ def _isolation(results: Mapping[str, Any]) -> Iterator[str]:
     for name in ahead:
         if name != "posix_spawn /bin/true":
             yield ""
-            yield f"Quicker than a parked cell: {name}. It has no wall to raise: {result['results'][name]['isolates']}."
+            isolates = result["results"][name]["isolates"]
+            yield f"Quicker than a parked cell: {name}, which puts no CPython behind kernel walls ({isolates})."
 
 
 def _dispatch(results: Mapping[str, Any]) -> Iterator[str]:
@@ -84,8 +92,10 @@ def _dispatch(results: Mapping[str, Any]) -> Iterator[str]:
         behind = behind or any(ratio < 1 for ratio in ratios.values())
     if behind:
         yield ""
-        yield "Where a peer is quicker, it does less: in Handrail's call are strict decoding, schema, guard, decision "
-        yield "and record; a peer validates leniently or, for raw schemas, not at all (see the contract)."
+        yield _paragraph(
+            "Where a peer is quicker, it does less: in Handrail's call are strict decoding, schema, guard, decision "
+            "and record; a peer validates leniently or, for raw schemas, not at all (see the contract)."
+        )
 
 
 def _ratio(ratio: float | None, kind: Mapping[str, Any], name: str) -> str:
@@ -159,7 +169,32 @@ def _policy_words(result: Mapping[str, Any]) -> str:
     return f"policy: the worst decision against {result['rules']:,} rules takes {simple:.1f} times `sum(range(1000))`"
 
 
-OWN = {"cell": _cell_words, "staging": _staging_words, "policy": _policy_words}
+def _journal_words(result: Mapping[str, Any]) -> str:
+    alone, many = result["sqlite"]["1"], result["sqlite"]["64"]
+    return (
+        f"journal: it adds {alone['over_bare']:.1f} times two bare `fdatasync` appends to a call alone; with 64 calls "
+        f"at once, {many['calls_per_flush']:.1f} calls share a flush"
+    )
+
+
+def _loop_words(result: Mapping[str, Any]) -> str:
+    turn, call = (result["results"][name]["wall_ms"] for name in ("turn", "the call alone"))
+    return f"agent loop: a turn takes {turn / call:.2f} times its one call with the same journal"
+
+
+def _proxy_words(result: Mapping[str, Any]) -> str:
+    ratio = result["proxy_median_ms"] / result["direct_median_ms"]
+    return f"MCP firewall: a call through `handrail proxy` takes {ratio:.1f} times the call to the server itself"
+
+
+OWN = {
+    "cell": _cell_words,
+    "staging": _staging_words,
+    "policy": _policy_words,
+    "journal": _journal_words,
+    "loop": _loop_words,
+    "mcp_proxy": _proxy_words,
+}
 
 
 def _missing(name: str, results: Mapping[str, Any]) -> str:

@@ -24,6 +24,11 @@ def draw(results: Mapping[str, Any], directory: Path) -> None:
             bars = {name: found["median"] for name, found in dispatch[kind]["microseconds"].items()}
             title = f"One read-only call, {kind.replace('_', ' ')} (median, µs)"
             _write(directory / f"dispatch-{kind.split('_')[0]}.svg", bar_chart(title, bars, "µs"))
+    growth = results.get("growth", {}).get("result")
+    if growth:
+        bars = {f"{size} at once": found["p50"] for size, found in growth["ms_per_call_at_once"].items()}
+        bars |= {f"{size} tools": found["p50"] / 1000 for size, found in growth["us_per_call_with_tools"].items()}
+        _write(directory / "growth.svg", bar_chart("One call as load and tools grow (median, ms)", bars, "ms"))
     contract = results.get("contract", {}).get("result")
     if contract:
         bars = {f"{column['name']} {column['version'] or ''}": _score(column) for column in contract}
@@ -50,7 +55,7 @@ def bar_chart(title: str, bars: Mapping[str, float], unit: str) -> str:
         length = max(1.0, room * value / most)
         lines.append(f'<text x="{LABEL - 8}" y="{top + 16}" text-anchor="end">{escape(name)}</text>')
         lines.append(f'<rect x="{LABEL}" y="{top}" width="{length:.1f}" height="{BAR}" fill="{colour}"/>')
-        lines.append(f'<text x="{LABEL + length + 6:.1f}" y="{top + 16}">{value:g} {unit}</text>')
+        lines.append(f'<text x="{LABEL + length + 6:.1f}" y="{top + 16}">{value:.4g} {unit}</text>')
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
