@@ -1,4 +1,5 @@
-"""A program in whose mount table the kernel refuses a third overlay: ``unshare -m python refused_overlay.py BASE``.
+"""A program in whose mount table the kernel refuses a third overlay: ``unshare -m python refused_overlay.py BASE``
+(``unshare -mc --keep-caps`` as an ordinary user).
 
 Overlays are stacked at most two deep (FILESYSTEM_MAX_STACK_DEPTH). BASE/workspace is the second of a stack, so a
 cell's own would be the third. Runs one call that writes there, commits it, and prints one JSON line.
@@ -6,7 +7,6 @@ cell's own would be the third. Runs one call that writes there, commits it, and 
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from handrail.sandbox.staging_copy import CopyLimit
 from handrail.sandbox.supervisor import InlineCode, Supervisor
 from handrail.tool import Capability
 from handrail.workspace import Workspace
+from handrail_cell import _libc
 from handrail_cell.namespaces import UNOWNED_ID
 from handrail_cell.wire import Limits
 
@@ -45,12 +46,12 @@ def stacked(base: Path) -> Path:
     for top in ("first", "workspace"):
         above = base / f"above-{top}"
         above.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(above)], check=True)
+        _libc.mount(b"tmpfs", bytes(above), b"tmpfs", 0, b"mode=755")
         for name in (above / "upper", above / "work", base / top):
             name.mkdir()
         give_to_cells(above / "upper")
         options = f"lowerdir={lower},upperdir={above}/upper,workdir={above}/work,userxattr"
-        subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(base / top)], check=True)
+        _libc.mount(b"overlay", bytes(base / top), b"overlay", 0, options.encode())
         lower = base / top
     return lower
 

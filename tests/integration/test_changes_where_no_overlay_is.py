@@ -11,7 +11,7 @@ import pytest
 from changes_kit.places import quick_directory
 
 PROGRAM = Path(__file__).parent.parent / "changes_kit" / "refused_overlay.py"
-APART = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-mc"]
+APART = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-mc", "--keep-caps"]
 
 
 @pytest.mark.walls
