@@ -1,12 +1,15 @@
 """Both providers' clients against a real HTTP server on loopback that behaves well and badly."""
 
 import asyncio
+import copy
+import functools
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anthropic.types.message_create_params as anthropic_params
+import jsonschema_rs
 import openai.types.chat.completion_create_params as openai_params
 import pytest
 from pydantic import TypeAdapter
@@ -51,22 +54,39 @@ class Dialect:
         finally:
             await kit.agent.aclose()
 
+    def problems(self, body: Any) -> list[str]:
+        """What the provider's published schema of a request has against this one."""
+        return [str(error.message) for error in self._published().iter_errors(body)]
+
     def check(self, body: Any) -> None:
-        """The SDK's own types of a request, as the schema the provider publishes."""
-        streaming = self.stream
+        assert self.problems(body) == []
+
+    def _published(self) -> jsonschema_rs.Draft202012Validator:
         if self.provider == "anthropic":
-            params = (
-                anthropic_params.MessageCreateParamsStreaming
-                if streaming
-                else anthropic_params.MessageCreateParamsNonStreaming
-            )
+            kinds = anthropic_params.MessageCreateParamsStreaming, anthropic_params.MessageCreateParamsNonStreaming
         else:
-            params = (
-                openai_params.CompletionCreateParamsStreaming
-                if streaming
-                else openai_params.CompletionCreateParamsNonStreaming
-            )
-        TypeAdapter(params).validate_python({"stream": False, **body}, strict=False)
+            kinds = openai_params.CompletionCreateParamsStreaming, openai_params.CompletionCreateParamsNonStreaming
+        return published(kinds[0] if self.stream else kinds[1])
+
+
+@functools.cache
+def published(kind: type[Any]) -> jsonschema_rs.Draft202012Validator:
+    """The SDK's own type of a request, which its provider publishes, as a schema that knows no other keys.
+
+    As JSON Schema, because checking the type itself would look at no message: its lists are ``Iterable``, which are
+    checked only when somebody walks through them, and unknown keys would pass.
+    """
+    return jsonschema_rs.Draft202012Validator(closed(TypeAdapter(kind).json_schema()))
+
+
+def closed(schema: Any) -> Any:
+    """Every object that lists its properties has no others."""
+    if isinstance(schema, list):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: closed(item) for key, item in schema.items()}
+    return {"additionalProperties": False, **inner} if isinstance(inner.get("properties"), dict) else inner
 
 
 DIALECTS = [
@@ -99,6 +119,37 @@ async def test_a_conversation_with_calls_and_usage(dialect: Dialect) -> None:
     )
     for body in server.bodies:
         dialect.check(body)
+
+
+def last_result(body: Any) -> Any:
+    """The message, or the block of one, that holds the last result."""
+    message = body["messages"][-1]
+    return message["content"][-1] if isinstance(message["content"], list) else message
+
+
+BREAKS: dict[str, Callable[[Any], object]] = {
+    "a key nobody knows": lambda body: body.update(bogus=1),
+    "no model": lambda body: body.pop("model"),
+    "a role nobody has": lambda body: body["messages"][0].update(role="nonsense"),
+    "a number for text": lambda body: body["messages"][0].update(content=3),
+    "a result of no call": lambda body: [last_result(body).pop(key, None) for key in ("tool_call_id", "tool_use_id")],
+    "a key nobody knows, deep inside": lambda body: last_result(body).update(bogus=1),
+    "a tool without a name": lambda body: body["tools"][0].get("function", body["tools"][0]).pop("name"),
+}
+
+
+@every_dialect
+@in_loop
+async def test_the_published_schema_refuses_what_is_wrong(dialect: Dialect) -> None:
+    """So that being accepted by it says something."""
+    with FakeProvider([dialect.answer("", [("id1", "look", "{}")]), dialect.answer("ok")]) as server:
+        async with dialect.kit(server) as kit:
+            await kit.run()
+    dialect.check(server.bodies[1])
+    for what, break_it in BREAKS.items():
+        body = copy.deepcopy(server.bodies[1])
+        break_it(body)
+        assert dialect.problems(body) != [], what
 
 
 @every_dialect
