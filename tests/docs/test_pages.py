@@ -1,15 +1,19 @@
 """What the pages show is what happens: examples run, and print what the page says they print."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import commands_page
 import pytest
+import typer
 
 from handrail.approval.policy_file import load_policy
 from handrail.cli.main import COMMANDS
+from handrail.cli.serve import proxy_app, serve_app
 from handrail.skills import check_skill
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +36,52 @@ def test_the_smallest_agent_runs_to_its_end() -> None:
 def test_the_skill_and_the_policy_that_the_pages_show_are_accepted() -> None:
     assert check_skill(ROOT / "examples" / "count.skill.yaml") == []
     load_policy(str(ROOT / "examples" / "policy.toml"))
+
+
+MCP_FILES = sorted((ROOT / "examples" / "mcp").iterdir())
+DOORS = {"serve": serve_app, "proxy": proxy_app}
+
+
+def mcp_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The servers that a client's configuration starts."""
+    (servers,) = document.values()
+    return list(servers.values())
+
+
+def shown_configurations(page: Path) -> list[dict[str, Any]]:
+    """The configurations of MCP clients on a page."""
+    blocks = re.findall(r"```json\n(.*?)```", page.read_text(), re.DOTALL)
+    return [document for document in map(json.loads, blocks) if document.keys() & {"mcpServers", "servers"}]
+
+
+def assert_starts(entry: dict[str, Any]) -> None:
+    """Our command line takes these words."""
+    door, *words = entry["args"]
+    assert entry["command"] == "handrail"
+    command = typer.main.get_command(DOORS[door])
+    with command.make_context(door, [*words]) as context:
+        assert context.params["workspace"] in words
+        assert context.params.get("command", words[-2:]) == words[-2:]
+
+
+@pytest.mark.parametrize("file", MCP_FILES, ids=lambda path: path.name)
+def test_every_mcp_client_configuration_starts_one_of_our_doors(file: Path) -> None:
+    entries = mcp_entries(json.loads(file.read_text()))
+    assert len(entries) == 2
+    for entry in entries:
+        assert_starts(entry)
+
+
+def test_the_pages_show_every_configuration_as_the_file_has_it() -> None:
+    how = shown_configurations(ROOT / "docs" / "howto" / "mcp-firewall.md")
+    files = {file.name: json.loads(file.read_text()) for file in MCP_FILES}
+    assert files["cursor.mcp.json"] == files["claude_desktop_config.json"]  # one form, as the page says
+    assert all(document in how for document in files.values())
+    shown = shown_configurations(ROOT / "README.md")
+    assert len(shown) == 2
+    for document in shown:
+        ((name, entry),) = [item for servers in document.values() for item in servers.items()]
+        assert any(entry == servers.get(name) for file in files.values() for servers in file.values())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

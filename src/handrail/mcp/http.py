@@ -21,6 +21,7 @@ from handrail.mcp.server import CorridorServer
 
 PATH = "/mcp"
 LOOPBACK = "127.0.0.1"
+KEEP_ALIVE_S = 300  # an agent thinks for minutes between calls, and a request that meets a closing connection is lost
 
 
 def new_token() -> str:
@@ -50,7 +51,9 @@ def guarded_app(door: CorridorServer, *, token: str, port: int) -> ASGIApp:
 async def serve_http(door: CorridorServer, *, token: str, bound: socket.socket) -> None:
     """Serve until the process is told to end."""
     app = guarded_app(door, token=token, port=bound.getsockname()[1])
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, timeout_keep_alive=KEEP_ALIVE_S
+    )
     await uvicorn.Server(config).serve(sockets=[bound])
 
 

@@ -117,6 +117,7 @@ class Inspector:
         self._directory = directory
         self._config = directory / "inspector.json"
         server = {"command": target.command, "args": target.args, "env": target.env}
+        server |= {"connectionTimeout": PATIENCE * 1000, "requestTimeout": PATIENCE * 1000}
         self._config.write_text(json.dumps({"mcpServers": {"ours": server}}))
 
     def __call__(self, *options: str):
@@ -126,7 +127,7 @@ class Inspector:
         environment = {"PATH": path, "HOME": str(self._directory), "MCP_INSPECTOR_SECRET_STORE": "memory"}
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
         assert ran.returncode == 0, ran.stderr
-        return json.loads(ran.stdout)
+        return json.loads(ran.stdout)["result"]
 
     def tools(self) -> set[str]:
         return {tool["name"] for tool in self("--method", "tools/list")["tools"]}
