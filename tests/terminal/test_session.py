@@ -170,6 +170,27 @@ def test_ctrl_c_after_an_interruption_leaves_and_says_how_to_resume(start: Start
     assert re.search(r"handrail run --resume [0-9a-f-]{36}", session.end())
 
 
+@pytest.mark.walls
+def test_ctrl_c_twice_leaves_a_single_task_and_says_how_to_resume(start: Start) -> None:
+    """However far the first has come when the second arrives."""
+    sleeping = ask_for(("bash", '{"command": "sleep 600"}'))
+    session = start(sleeping, words=["--approve", "always", "sleep"])
+    session.wait(r"bash sleep 600 \(mutation\) [1-9]")
+    session.key("\x03")
+    session.key("\x03")
+    assert session.terminal.status() == 130
+    assert re.search(r"resume with: handrail run --resume [0-9a-f-]{36}", session.text)
+
+
+def test_prose_is_folded_between_words_in_eighty_columns(start: Start) -> None:
+    session = start(ask_for(("nosuch", "{}")), say("I see."), words=["go"])
+    text = session.end()
+    told = text[text.index("There is no tool") :].splitlines()
+    assert told[0].endswith(",")
+    assert told[1].startswith("  ")
+    assert all(len(line) <= 80 for line in told)
+
+
 def test_at_the_prompt_ctrl_c_twice_leaves_and_once_only_clears_the_line(start: Start) -> None:
     session = start(say("Hello."))
     session.type("hello")

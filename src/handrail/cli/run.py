@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from handrail.agent.config import AgentConfig
+from handrail.agent.events import AgentEvent, RunStarted
 from handrail.agent.loop import Agent, RunResult
 from handrail.agent.valves import Limits, StopReason
 from handrail.call import new_call_id
@@ -120,29 +121,49 @@ def _task(prompt: str | None, resume: str | None) -> str | None:
 
 
 async def _once(agent: Agent, task: str | None, resume: str | None, view: View) -> int:
-    """One task, or the rest of one; Ctrl-C stops it and leaves a transcript that can be resumed."""
+    """One task, or the rest of one. Ctrl-C stops it and leaves a whole transcript; once more leaves at once."""
     signal = Signal()
     loop = asyncio.get_running_loop()
+    driving: list[str] = []
 
     def interrupt() -> None:
-        signal.set("interrupted")
-        loop.remove_signal_handler(signals.SIGINT)  # a second Ctrl-C leaves at once
+        if not signal.is_set():
+            signal.set("interrupted")
+            return
+        view.pause()
+        for run_id in driving[-1:]:
+            _say_how_to_resume(run_id)
+        loop.remove_signal_handler(signals.SIGINT)
+        signals.raise_signal(signals.SIGINT)
+
+    def heard(event: AgentEvent) -> None:
+        if isinstance(event, RunStarted):
+            driving.append(event.run_id)
+        view.show(event)
 
     loop.add_signal_handler(signals.SIGINT, interrupt)
     try:
         result: RunResult | None = None
         if resume is not None:
-            result = await driven(view, lambda listen: agent.resume(resume, signal=signal, on_event=listen))
+            result = await driven(view, agent.resume(resume, signal=signal, on_event=heard))
         if task is not None and (result is None or result.stop is StopReason.DONE):
-            result = await driven(view, lambda listen: agent.run(task, run_id=resume, signal=signal, on_event=listen))
+            result = await driven(view, agent.run(task, run_id=resume, signal=signal, on_event=heard))
+        view.close()
+        return 1 if result is None else _said(result)
     finally:
-        loop.remove_signal_handler(signals.SIGINT)
         view.close()
         await agent.aclose()
-    if result is None:
-        return 1
+        loop.remove_signal_handler(signals.SIGINT)
+
+
+def _said(result: RunResult) -> int:
+    """Say how to go on with a run, and return the exit status."""
     if result.ended.resumable:
-        typer.echo(f"resume with: handrail run --resume {result.run_id}", err=True)
+        _say_how_to_resume(result.run_id)
     for approval in result.approvals:
         typer.echo(f"waits for: handrail approvals approve {approval}", err=True)
     return EXIT_STATUS.get(result.stop, 1)
+
+
+def _say_how_to_resume(run_id: str) -> None:
+    typer.echo(f"resume with: handrail run --resume {run_id}", err=True)

@@ -48,7 +48,7 @@ COMMANDS = {
 }
 
 
-async def driven(view: View, start: Callable[[Listener], Coroutine[Any, Any, RunResult]]) -> RunResult:
+async def driven(view: View, run: Coroutine[Any, Any, RunResult]) -> RunResult:
     """Drive a run and keep its view moving while nothing happens."""
 
     async def ticking() -> None:
@@ -58,7 +58,7 @@ async def driven(view: View, start: Callable[[Listener], Coroutine[Any, Any, Run
 
     ticker = asyncio.create_task(ticking())
     try:
-        return await start(view.show)
+        return await run
     finally:
         ticker.cancel()
         await asyncio.wait([ticker])
@@ -256,7 +256,7 @@ class Session:
         self._view = text_view()
         async with self._interruptible():
             try:
-                self._last = await driven(self._view, start)
+                self._last = await driven(self._view, start(self._view.show))
             finally:
                 self._view.close()
                 self._view = None

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TextIO, cast
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markdown import Markdown
+from rich.padding import Padding
 from rich.spinner import Spinner
 from rich.text import Text
 
@@ -250,7 +251,7 @@ class TextView:
             (f" · {_duration(outcome.duration_ms)} · ", "dim"),
             (outcome.status + reason, _STYLE[outcome.status]),
         )
-        self._print(line)
+        self._print(line, prose=True)
         if outcome.status in ("error", "unknown") and outcome.text:
             self._note("  " + one_line(outcome.text, 200), "dim")
         if self._diffs:
@@ -284,14 +285,16 @@ class TextView:
                 self._note(f"stopped ({event.stop.value}){detail}", "yellow")
 
     def _note(self, text: str, style: str) -> None:
-        self._print(Text(text, style=style))
+        self._print(Text(text, style=style), prose=True)
 
-    def _print(self, line: Text) -> None:
-        """Above the moving part, when there is one."""
-        if self._live is not None:
-            self._live.console.print(line, soft_wrap=True)
+    def _print(self, line: Text, *, prose: bool = False) -> None:
+        """Above the moving part, when there is one. ``prose`` is folded between words where a person reads it."""
+        console = self._live.console if self._live is not None else self._err
+        if prose and console.is_terminal:
+            indent = len(line.plain) - len(line.plain.lstrip())
+            console.print(Padding(line[indent:], (0, 0, 0, indent), expand=False))
         else:
-            self._err.print(line, soft_wrap=True)
+            console.print(line, soft_wrap=True)
 
     # ── the moving part ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -317,9 +320,8 @@ class TextView:
         for call in self._calls.values():
             for_seconds = now - call.since
             if for_seconds > SLOW_SECONDS:
-                moving.append(
-                    Spinner("line", Text(f"{call.label} {for_seconds:.0f} s {call.doing}", overflow="ellipsis"))
-                )
+                doing = f"{call.label} {for_seconds:.0f} s {call.doing}"
+                moving.append(Spinner("line", Text(doing, overflow="ellipsis", no_wrap=True)))
         if self._asked.seconds > SLOW_SECONDS:
             moving.append(Spinner("line", Text(f"waiting for the model, {self._asked.seconds:.0f} s")))
         return moving
