@@ -370,6 +370,8 @@ class McpServer:
                 return await self._legs(live, running, definition, job)
             except MCPError as error:
                 self._stale = self._stale or error.error.code == types.HEADER_MISMATCH
+                if error.error.code == types.CONNECTION_CLOSED and self._live is live:
+                    self._over.set()  # so that the next call, which nobody has sent, opens a new one
                 return outcome_of_error(error, self.spec.name)
             except ConnectionEnded as error:
                 return lost(self.spec.name, str(error))
