@@ -57,7 +57,7 @@ PARTS: dict[str, Part] = {
         200,
     ),
     "mcp_proxy": Part(("--calls", "50"), lambda scale: ("--calls", scale(2000, 400)), 240),
-    "contract": Part((), lambda scale: (), 600),
+    "contract": Part((), lambda scale: (), 1500),
 }
 """In this order. The contract's probes wait for timeouts more than they compute."""
 
