@@ -19,6 +19,7 @@ RESULTS = HERE / "results.json"
 BEGIN = "<!-- figures: written by benchmarks/figures.py from benchmarks/results.json -->"
 END = "<!-- end of figures -->"
 
+SHOWN = ("isolation", "dispatch", "contract", "growth", "cell", "staging", "policy", "journal", "loop", "mcp_proxy")
 ISOLATION_NAMES = {
     "handrail, parked cell": "**Handrail, parked cell**",
     "handrail, on demand": "**Handrail, on demand**",
@@ -27,6 +28,7 @@ ISOLATION_NAMES = {
 
 def rendered(results: Mapping[str, Any]) -> str:
     """The section as Markdown. A part that has no result is named with its error."""
+    results = {name: {"error": "it was not run"} for name in SHOWN} | dict(results)
     sections = (_machine, _isolation, _dispatch, _contract, _growth, _own)
     return "\n\n".join("\n".join(section(results)) for section in sections)
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from handrail.journal.intent import Declaration, Intent
-from handrail.journal.recovery import Block, Interrupted, blocked, plan
+from handrail.journal.recovery import Block, Interrupted, Step, blocked, plan
+from handrail.outcome import Reason, ToolOutcome
 
 THEN = Declaration("host:t", "host", "safe", "t:v1", "sha256:d", "sha256:c", "sha256:e", staged=False)
 INTENT = Intent("c", 2, THEN, {}, False, "c", "", 0, 0, "", "/w", {}, 1.0, 1.0)
@@ -62,3 +63,99 @@ def test_staged_calls_are_decided_by_their_commit():
     assert planned(replace(call, held_by="a", expires_at=200.0)).action == "wait"
     assert planned(replace(call, held_by="a", expires_at=50.0)).action == "expire"
     assert planned(replace(call, held_by="a", expires_at=50.0, answered=True)).action == "wait"
+
+
+HELD = replace(CALL, held_by="a1", expires_at=100.0)
+STAGED = replace(CALL, intent=replace(INTENT, declaration=replace(THEN, staged=True)))
+NEVER = replace(CALL, intent=replace(INTENT, declaration=replace(THEN, replay="never", replay_key=None)))
+WAITS = "it ran staged, and the approval a1 is not used yet"
+PLANS = {
+    "answered and not used": (replace(HELD, answered=True), {}, Step(replace(HELD, answered=True), "wait", WAITS)),
+    "a question that may still be answered": (HELD, {"now": 99.9}, Step(HELD, "wait", WAITS)),
+    "a question whose time is over": (
+        HELD,
+        {"now": 100.0},
+        Step(
+            HELD,
+            "expire",
+            "nobody answered in time; its changes are dropped",
+            ToolOutcome.error(
+                "Nobody approved the changes of host:t in time; they were dropped and nothing was changed.",
+                Reason.APPROVAL_EXPIRED,
+            ),
+        ),
+    ),
+    "a commit that was begun": (
+        replace(STAGED, commit="begun"),
+        {},
+        Step(replace(STAGED, commit="begun"), "roll_forward", "its commit was begun, so it is completed"),
+    ),
+    "a commit that was ended": (
+        replace(STAGED, commit="ended"),
+        {},
+        Step(
+            replace(STAGED, commit="ended"),
+            "settle",
+            "its commit was completed",
+            ToolOutcome.ok(
+                "host:t was interrupted after its changes were made: they are in the workspace. "
+                "Its output was not kept."
+            ),
+        ),
+    ),
+    "a safe call on a host without tools": (
+        CALL,
+        {"present": None, "has_tools": False},
+        Step(CALL, "wait", "it is declared safe; a host that has its tool can run it again"),
+    ),
+    "a call that must not run twice on a host without tools": (
+        NEVER,
+        {"present": None, "has_tools": False, "reconcilable": ("host:t",)},
+        Step(
+            NEVER,
+            "reconcile",
+            "the host can look; it is not run again: its declaration said that it must never run twice",
+            block=Block.NEVER,
+        ),
+    ),
+    "a safe call of which nothing changed": (
+        CALL,
+        {},
+        Step(CALL, "replay", "it is declared safe, and nothing that it depends on has changed"),
+    ),
+    "a staged call that began no commit": (
+        STAGED,
+        {"present": None},
+        Step(
+            STAGED,
+            "settle",
+            "it was staged and never began its commit",
+            ToolOutcome.error(
+                "host:t was interrupted and did not happen: nothing was changed. It was not run again.",
+                Reason.INTERRUPTED,
+            ),
+            Block.TOOL_GONE,
+        ),
+    ),
+    "a call of which nobody can know": (
+        NEVER,
+        {},
+        Step(
+            NEVER,
+            "settle",
+            "nobody can know; it was not run again: its declaration said that it must never run twice",
+            ToolOutcome.unknown(
+                "host:t was interrupted. It may or may not have happened; it was not run again, because its "
+                "declaration said that it must never run twice.",
+                Reason.INTERRUPTED,
+            ),
+            Block.NEVER,
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PLANS)
+def test_each_case_has_its_step_to_the_last_word(case):
+    call, given, step = PLANS[case]
+    assert plan(call, **{"present": THEN, "reconcilable": (), "now": 100.0, **given}) == step

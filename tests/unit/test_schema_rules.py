@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from handrail import Schema, ToolDefinitionError
+from handrail.schema import ArgumentsInvalid, decode_json
 
 
 def of(properties: dict[str, Any], **rest: Any) -> dict[str, Any]:
@@ -133,3 +134,9 @@ def test_a_pattern_that_cannot_run_in_linear_time_is_refused_by_name(schema: Any
 def test_an_evil_pattern_takes_no_longer_than_its_text() -> None:
     schema = Schema(of({"x": {"pattern": "^(a+)+$"}}))
     assert schema.errors({"x": "a" * 50_000 + "!"})
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_a_number_that_json_does_not_have_is_refused_by_its_name(word: str) -> None:
+    with pytest.raises(ArgumentsInvalid, match=f"^{word} is not a JSON number; use a finite number$"):
+        decode_json(f'{{"n": {word}}}')

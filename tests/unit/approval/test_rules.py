@@ -195,6 +195,15 @@ MISTAKES = [
     ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand.argv = ["python3", "**"]', 5, "word for word"),
     ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand.argv = ["**", "x"]', 5, "last"),
     ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand = {}', 5, "needs argv"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand = ["ls"]', 5, "command is a table: command.argv"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand.line = "ls"', 5, "unknown key 'line' in command"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand.shapes = [5]', 5, "command.shapes"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand.argv = "ls"', 5, "argv is a list of words"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand.argv = ["ls", ""]', 5, "argv has an empty word"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand.argv = ["ls", []]', 5, "argv has an empty word"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "allow"\ncommand.argv = ["ls", [5]]', 5, "command.argv"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "ask"\ncommand.argv = ["*"]', 5, "the program is written out"),
+    ('version = 1\n[[rule]]\ntool = "t"\ndecision = "ask"\ncommand.argv = ["ls", "**", "x", "y"]', 5, "stands last"),
     ("version = 1\n" + '[[rule]]\nname = "a"\ntool = "t"\ndecision = "ask"\n' * 2, 7, "two rules"),
     ("version = 1\n[[rule]\n", 2, ""),
     ("version = 1\nversion = 1\n", None, ""),
@@ -420,3 +429,18 @@ def test_a_rule_that_review_calls_hidden_never_decides(
 def test_contradicting_values_never_match() -> None:
     rule = Rule(name="r", tool="t", decision="ask", conditions=(OneOf("n", (1,)), OneOf("n", (2,))))
     assert [mistake.kind for mistake in review(CompiledRules([rule]))] == ["never"]
+
+
+def test_a_denied_program_is_denied_by_its_name_however_it_is_written() -> None:
+    policy = parse_policy('version = 1\n[[rule]]\ntool = "t"\ndecision = "deny"\ncommand.argv = ["/bin/RM", "**"]')
+    denied = [Subject(("t",), RiskLevel.DANGEROUS, {"command": line}) for line in ("rm -r x", "/usr/bin/rm x")]
+    assert all(policy.find(call) is not None for call in denied)
+    assert policy.find(Subject(("t",), RiskLevel.DANGEROUS, {"command": "ls x"})) is None
+
+
+def test_a_question_mark_in_a_glob_is_one_character_of_a_name() -> None:
+    policy = parse_policy('version = 1\n[[rule]]\ntool = "t"\ndecision = "ask"\nargs.x.glob = "a?c"')
+    found = {
+        text: policy.find(Subject(("t",), RiskLevel.MUTATION, {"x": text})) is not None for text in ("abc", "ac", "a/c")
+    }
+    assert found == {"abc": True, "ac": False, "a/c": False}
