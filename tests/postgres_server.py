@@ -31,12 +31,15 @@ def _candidates() -> list[str]:
 
 
 class PostgresServer:
-    """One server with its data in a directory of its own, on a Unix socket. ``kill`` ends it without warning."""
+    """One server with its data in a directory of its own, on a Unix socket. ``kill`` ends it without warning.
 
-    def __init__(self) -> None:
+    ``beneath``: where its data lies, instead of in a temporary directory (in memory, say, for a quick restart).
+    """
+
+    def __init__(self, beneath: os.PathLike[str] | str | None = None) -> None:
         self.directory = tempfile.mkdtemp(prefix="handrail-pg-", dir="/tmp")
         os.chmod(self.directory, 0o755)
-        self.data = os.path.join(self.directory, "data")
+        self.data = os.path.join(self.directory if beneath is None else beneath, "data")
         os.mkdir(self.data, 0o700)
         if os.geteuid() == 0:
             os.chown(self.data, NOBODY, NOBODY)
@@ -79,10 +82,23 @@ class PostgresServer:
                 time.sleep(0.02)
 
     def kill(self) -> None:
-        """SIGKILL to the server and all its backends, as a power cut would (but for the disk's cache)."""
+        """SIGKILL to the server and all its backends, as a power cut would (but for the disk's cache).
+
+        Each backend has a process group of its own, so they are looked up. Those that were being made meanwhile see
+        that their parent is gone and end; the next server waits for that by itself.
+        """
         assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGKILL)
+        family = [self._process.pid, *_children(self._process.pid)]
+        for pid in family:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
         self._process.wait()
+        deadline = time.monotonic() + 60
+        while any(_runs(pid) for pid in family):
+            assert time.monotonic() < deadline, "a backend outlives its SIGKILL"
+            time.sleep(0.005)
         try:
             os.unlink(os.path.join(self.data, "postmaster.pid"))
         except FileNotFoundError:
@@ -94,6 +110,27 @@ class PostgresServer:
             self._process.send_signal(signal.SIGINT)
             self._process.wait(30)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _status(pid: str) -> tuple[int, bytes] | None:
+    """A process's parent and state, or ``None`` where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(parent), state
+
+
+def _children(pid: int) -> list[int]:
+    """The children of a process, from what each process says of its parent: not every kernel lists them."""
+    said = {int(name): _status(name) for name in os.listdir("/proc") if name.isdecimal()}
+    return [child for child, status in said.items() if status is not None and status[0] == pid]
+
+
+def _runs(pid: int) -> bool:
+    status = _status(str(pid))
+    return status is not None and status[1] not in (b"Z", b"X")
 
 
 def start_or_skip() -> PostgresServer:

@@ -31,11 +31,10 @@ async def recover(
     :class:`~handrail.journal.recovering.Host`).
     """
     workspace = executor.workspace.path if executor.workspace is not None else ""
-    _, environment = journal.environment(workspace)
 
     def present(intent: Intent) -> Declaration | None:
         registered = executor.registry.find(intent.declaration.tool)
-        return None if registered is None else Declaration.of(registered, environment)
+        return None if registered is None else journal.declaration(registered, workspace)
 
     async def replay(intent: Intent) -> ToolOutcome:
         origin = Origin(intent.run_id, intent.step, intent.tool_index, intent.provider_call_id, "recovery")

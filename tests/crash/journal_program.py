@@ -1,21 +1,29 @@
 """Kill a program at its first, second, third … fault point until a run survives; recover after each; say what was seen.
 
 Started by the test as a program, because each run is a fork of it: so it is warm, and has one thread. Prints one JSON
-object for each run: where it died, how often each effect happened, and what the journal then says.
+object for each run: where it died, how often each effect happened, and what the journal then says. What is killed:
+
+- ``calls``: the process that runs one call of each kind;
+- ``every-write``: the same with one call, at each write and flush of SQLite's files too;
+- ``server``: the database server, at each point that the process reaches; it is started again and the process goes on;
+- ``recovery``: the process that recovers what an earlier one left: three calls, each interrupted where it hurts.
 """
 
 import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 
 from crash.faulty_vfs import FaultyVFS
 from handrail import faults
 from handrail.approval.decision import Park
 from handrail.changes.changeset import Change, ChangeSet, FileState
+from handrail.errors import JournalError
 from handrail.executor import ToolExecutor
 from handrail.journal import audit
 from handrail.journal.postgres import PostgresJournal
@@ -25,6 +33,7 @@ from handrail.parked import Answer
 from handrail.registry import ToolRegistry
 from handrail.restart import recover
 from handrail.tool import Effect, RiskLevel, ToolDef
+from postgres_server import PostgresServer
 
 CALLS = {"never": "call-never", "safe": "call-safe", "asked": "call-asked", "staged": "call-staged"}
 
@@ -65,7 +74,11 @@ def effect(directory: Path, name: str) -> str:
     return name
 
 
-def tools(directory: Path) -> ToolRegistry:
+async def nothing_more() -> None:
+    """What most effects are followed by."""
+
+
+def tools(directory: Path, after_effect: Callable[[], Awaitable[None]] = nothing_more) -> ToolRegistry:
     registry = ToolRegistry()
 
     def add(name: str, handler, risk: RiskLevel, **more) -> None:
@@ -73,9 +86,18 @@ def tools(directory: Path) -> ToolRegistry:
         registry.register_from_def(ToolDef(name, risk_level=risk, **more), handler, staged=staged)
 
     changed = ChangeSet((Change(b"f", None, FileState("file", 0o644, 0, "0" * 64)),))
-    add("never", lambda args: effect(directory, "never"), RiskLevel.SAFE)
-    add("safe", lambda args: effect(directory, "safe"), RiskLevel.SAFE, replay="safe", replay_key="test:safe:v1")
-    add("asked", lambda args: effect(directory, "asked"), RiskLevel.DANGEROUS)
+
+    def handler(name: str):
+        async def happen(args):
+            done = effect(directory, name)
+            await after_effect()
+            return done
+
+        return happen
+
+    add("never", handler("never"), RiskLevel.SAFE)
+    add("safe", handler("safe"), RiskLevel.SAFE, replay="safe", replay_key="test:safe:v1")
+    add("asked", handler("asked"), RiskLevel.DANGEROUS)
     add("staged", lambda args: Effect(ToolOutcome.ok("staged"), changed), RiskLevel.SAFE, staged=True)
     return registry
 
@@ -86,37 +108,63 @@ def opened(store: str, directory: Path, vfs: str | None):
     return PostgresJournal(store, name=directory.name, lease_seconds=0.3)
 
 
-async def scenario(store: str, directory: Path, *, every_write: bool) -> None:
+def executor_over(journal, directory: Path, after_effect: Callable[[], Awaitable[None]] = nothing_more) -> ToolExecutor:
+    return ToolExecutor(
+        tools(directory, after_effect),
+        journal=journal,
+        changes=Keeper(directory),
+        approver=Parking(),
+        spill_directory=str(directory),
+    )
+
+
+async def scenario(store: str, directory: Path, what: str) -> None:
     """One call of each kind, the asked one parked, answered and resumed; or, watching every write, the first only."""
-    vfs = FaultyVFS() if every_write else None
+    vfs = FaultyVFS() if what == "every-write" else None
     journal = opened(store, directory, vfs and vfs.vfs_name)
     try:
-        executor = ToolExecutor(
-            tools(directory),
-            journal=journal,
-            changes=Keeper(directory),
-            approver=Parking(),
-            spill_directory=str(directory),
-        )
-        for name in ("never",) if every_write else ("never", "safe", "staged"):
+        executor = executor_over(journal, directory)
+        for name in ("never",) if what == "every-write" else ("never", "safe", "staged"):
             await executor.execute(name, {}, call_id=CALLS[name])
-        if every_write:
+        if what == "every-write":
             return
         pending = await executor.execute("asked", {}, call_id=CALLS["asked"])
         if pending.approval_id is not None:
-            await journal.answer(pending.approval_id, Answer(verdict="approve", by="test", at=1.0))
+            try:
+                await journal.answer(pending.approval_id, Answer(verdict="approve", by="test", at=1.0))
+            except JournalError:  # the server is gone; whoever answered would be told so
+                return
             await executor.resume(pending.approval_id)
     finally:
         journal.close()
 
 
+async def left_behind(store: str, directory: Path) -> None:
+    """Die with three calls under way: two whose effect has just happened, and one in the middle of its commit."""
+    happened = [asyncio.Event(), asyncio.Event()]
+
+    async def hang() -> None:
+        next(event for event in happened if not event.is_set()).set()
+        await asyncio.Event().wait()
+
+    def die(name: str) -> None:
+        if name == "keeper.change.before":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    journal = opened(store, directory, None)
+    executor = executor_over(journal, directory, hang)
+    calls = [asyncio.create_task(executor.execute(name, {}, call_id=CALLS[name])) for name in ("never", "safe")]
+    for event in happened:
+        await event.wait()
+    with faults.armed(die):
+        await executor.execute("staged", {}, call_id=CALLS["staged"])
+    await asyncio.gather(*calls)
+
+
 async def recovered(store: str, directory: Path) -> dict:
     journal = opened(store, directory, None)
-    keeper = Keeper(directory)
-    executor = ToolExecutor(
-        tools(directory), journal=journal, changes=keeper, approver=Parking(), spill_directory=str(directory)
-    )
-    deadline = asyncio.get_running_loop().time() + 20
+    executor, keeper = executor_over(journal, directory), Keeper(directory)
+    deadline = asyncio.get_running_loop().time() + 60
     while any(row.executor and journal.reader.is_alive(row.executor) for row in journal.reader.calls_not_over()):
         assert asyncio.get_running_loop().time() < deadline, "the dead process is taken for a living one"
         await asyncio.sleep(0.05)  # a lease of the dead process still runs
@@ -140,72 +188,98 @@ async def recovered(store: str, directory: Path) -> dict:
     }
 
 
-def forked(work) -> int:
-    """Run ``work`` in a fork; returns the exit status, negative for a signal."""
+def forked(work: Callable[[socket.socket], object], server: PostgresServer | None = None) -> int:
+    """Run ``work`` in a fork; returns its exit status, negative for a signal.
+
+    Whenever the fork sends a byte, the server is killed and started again, and the fork gets a byte back.
+    """
+    ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
+        ours.close()
         try:
-            work()
+            work(theirs)
         except BaseException as error:
             print(f"in the fork: {error!r}", file=sys.stderr, flush=True)
             os._exit(70)
         os._exit(0)
+    theirs.close()
+    while ours.recv(1):
+        assert server is not None
+        server.kill()
+        server.start()
+        ours.send(b".")
+    ours.close()
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def killed_at(number: int, trace: Path, work) -> None:
+def struck_at(
+    number: int, trace: Path, strike: Callable[[], object], work: Coroutine[None, None, object], passing_by: str = "-"
+) -> None:
+    """``strike`` at the ``number``-th point that ``work`` reaches, but for those that begin with ``passing_by``."""
     reached = 0
 
     def hook(name: str) -> None:
         nonlocal reached
+        if name.startswith(passing_by):
+            return
         reached += 1
         if reached == number:
             trace.write_text(name)
-            os.kill(os.getpid(), signal.SIGKILL)
+            strike()
 
     with faults.armed(hook):
-        work()
+        asyncio.run(work)
 
 
-def one_run(store: str, directory: Path, number: int, *, every_write: bool) -> tuple[int, int]:
-    """The scenario, killed at the ``number``-th point, and a look at what it left; both exit statuses."""
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def one_run(store: str, directory: Path, number: int, what: str, server: PostgresServer | None) -> tuple[int, int]:
+    """What is to be killed, killed at its ``number``-th point, and a look at what it left; both exit statuses."""
     directory.mkdir()
+    trace = directory / "died-at"
 
-    def run() -> None:
-        killed_at(
-            number, directory / "died-at", lambda: asyncio.run(scenario(store, directory, every_write=every_write))
-        )
+    def struck(asking: socket.socket) -> None:
+        work = recovered(store, directory) if what == "recovery" else scenario(store, directory, what)
+        if server is None:
+            struck_at(number, trace, die, work)
+        else:  # a decision is pure: between the points around it the server has nothing to do
+            struck_at(number, trace, lambda: asking.send(b"k") and asking.recv(1), work, "journal.decide.")
 
-    def look() -> None:
+    def look(_: socket.socket) -> None:
         (directory / "result").write_text(json.dumps(asyncio.run(recovered(store, directory))))
 
-    return forked(run), forked(look)
+    if what == "recovery":
+        assert forked(lambda _: asyncio.run(left_behind(store, directory))) == -signal.SIGKILL
+    return forked(struck, server), forked(look)
 
 
-def main(store: str, root: str, *, every_write: bool) -> None:
-    number, survived = 1, False
-    while not survived:
-        directory = Path(root) / f"at-{number}"
-        status, looked = one_run(store, directory, number, every_write=every_write)
-        survived = status == 0
-        trace, result = directory / "died-at", directory / "result"
-        effects = (directory / "effects").read_text().split() if (directory / "effects").exists() else []
-        print(
-            json.dumps(
-                {
-                    "number": number,
-                    "status": status,
-                    "died_at": trace.read_text() if trace.exists() else None,
-                    "looked": looked,
-                    "effects": Counter(effects),
-                    "real": (directory / "changes-are-real").exists(),
-                    **(json.loads(result.read_text()) if result.exists() else {}),
-                }
-            ),
-            flush=True,
-        )
-        number += 1
+def main(store: str, root: Path, what: str) -> None:
+    server = PostgresServer(root) if what == "server" else None
+    number, died_at = 0, "the start"
+    try:
+        while died_at is not None:
+            number += 1
+            directory = root / f"at-{number}"
+            status, looked = one_run(store if server is None else server.dsn, directory, number, what, server)
+            trace, result, effects = directory / "died-at", directory / "result", directory / "effects"
+            died_at = trace.read_text() if trace.exists() else None
+            seen = {
+                "number": number,
+                "status": status,
+                "died_at": died_at,
+                "looked": looked,
+                "effects": Counter(effects.read_text().split() if effects.exists() else []),
+                "real": (directory / "changes-are-real").exists(),
+                **(json.loads(result.read_text()) if result.exists() else {}),
+            }
+            print(json.dumps(seen), flush=True)
+    finally:
+        if server is not None:
+            server.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], every_write=sys.argv[3] == "every-write")
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

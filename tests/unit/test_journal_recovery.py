@@ -9,7 +9,7 @@ from handrail.journal.recovery import Block, Interrupted, Step, blocked, plan
 from handrail.outcome import Reason, ToolOutcome
 
 THEN = Declaration("host:t", "host", "safe", "t:v1", "sha256:d", "sha256:c", "sha256:e", staged=False)
-INTENT = Intent("c", 2, THEN, {}, False, "c", "", 0, 0, "", "/w", {}, 1.0, 1.0)
+INTENT = Intent("c", 2, THEN, {}, False, "c", "", 0, 0, "", "/w", 1.0, 1.0)
 CALL = Interrupted(INTENT)
 DIFFERENCES = {
     Block.STRANGER: {"source": "plugin elsewhere"},
@@ -38,6 +38,21 @@ def test_each_difference_blocks_with_its_own_reason(block):
     assert step.outcome is not None
     assert step.outcome.status == "unknown"
     assert "may or may not have happened; it was not run again" in step.outcome.text
+
+
+@pytest.mark.promise("journal:replay:each-difference-blocks")
+def test_the_reason_names_the_part_that_changed():
+    then = replace(
+        THEN, surroundings={"python": "3.11.7", "workspace": "/w"}, configuration_parts={"handler": "a", "limits": "b"}
+    )
+    call = replace(CALL, intent=replace(INTENT, declaration=then))
+    elsewhere = replace(then, environment="sha256:x", surroundings={"python": "3.12.1", "workspace": "/w"})
+    assert "the environment has changed: python was 3.11.7 and is 3.12.1" in planned(call, elsewhere).why
+    other = replace(then, configuration="sha256:x", configuration_parts={"handler": "a", "limits": "c", "new": "d"})
+    step = planned(call, other)
+    assert "the tool's configuration has changed: limits, new" in step.why
+    assert step.outcome is not None
+    assert "limits, new" in step.outcome.text
 
 
 @pytest.mark.promise("journal:replay:each-difference-blocks")

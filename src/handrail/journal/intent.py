@@ -6,7 +6,7 @@ Pure. ``Declaration`` is the part that recovery compares with what is registered
 import hashlib
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, cast
 
@@ -17,7 +17,11 @@ from handrail.schema import digest_of
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a replay depends on, as digests and words."""
+    """What a replay depends on, as digests and words.
+
+    ``surroundings`` and ``configuration_parts`` (by name, a short digest each) are for naming what differs; the digests
+    decide.
+    """
 
     tool: str
     source: str
@@ -27,10 +31,14 @@ class Declaration:
     configuration: str
     environment: str
     staged: bool
+    surroundings: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
+    configuration_parts: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
 
     @classmethod
-    def of(cls, registered: RegisteredTool, environment: str) -> "Declaration":
-        """The declaration of a registered tool in this environment."""
+    def of(
+        cls, registered: RegisteredTool, environment: str, surroundings: Mapping[str, str], parts: Mapping[str, str]
+    ) -> "Declaration":
+        """The declaration of a registered tool in this environment; ``parts`` are :func:`configuration_parts`."""
         tool = registered.tool
         return cls(
             tool=registered.canonical_id,
@@ -41,7 +49,14 @@ class Declaration:
             configuration=registered.configuration_digest,
             environment=environment,
             staged=tool.body.staged,
+            surroundings=surroundings,
+            configuration_parts=parts,
         )
+
+
+def configuration_parts(registered: RegisteredTool) -> dict[str, str]:
+    """The names in a tool's configuration, each with a short digest: enough to say which one differs."""
+    return {name: digest_of(value)[7:23] for name, value in registered.tool.body.configuration.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +74,6 @@ class Intent:
     tool_index: int
     provider_call_id: str
     workspace: str
-    environment: Mapping[str, Any]
     deadline: float
     at: float
 
@@ -80,6 +94,8 @@ class Intent:
                     configuration=_text(declared["configuration"]),
                     environment=_text(declared["environment"]),
                     staged=declared["staged"] is True,
+                    surroundings=_mapping(data["environment"]),
+                    configuration_parts=_mapping(declared["configuration_parts"]),
                 ),
                 arguments=_mapping(data["arguments"]),
                 has_secrets=data["has_secrets"] is not False,
@@ -89,7 +105,6 @@ class Intent:
                 tool_index=int(origin["tool_index"]),
                 provider_call_id=_text(origin["provider_call_id"]),
                 workspace=_text(data["workspace"]),
-                environment=_mapping(data["environment"]),
                 deadline=float(data["deadline"]),
                 at=float(data["at"]),
             )
@@ -134,7 +149,6 @@ def intent_data(
     has_secrets: bool,
     deadline: float,
     executor: str,
-    environment: Mapping[str, str],
     at: float,
 ) -> dict[str, Any]:
     """The body of an intent. ``arguments`` are the redacted ones; digests that would betray a secret are left out.
@@ -160,6 +174,7 @@ def intent_data(
             "replayKey": declaration.replay_key,
             "definition": declaration.definition,
             "configuration": declaration.configuration,
+            "configuration_parts": declaration.configuration_parts,
             "environment": declaration.environment,
             "staged": declaration.staged,
         },
@@ -171,7 +186,7 @@ def intent_data(
             "door": origin.door,
         },
         "workspace": checked.workspace_id,
-        "environment": environment,
+        "environment": declaration.surroundings,
         "idempotency_key": proposed.call_id,
         "attempt": 1,
         "deadline": deadline,

@@ -14,7 +14,7 @@ from typing import Literal
 from anyio import to_thread
 
 from handrail import faults
-from handrail.errors import ChangeError, StaleEpoch
+from handrail.errors import ChangeError, JournalCorrupt, StaleEpoch
 from handrail.journal.intent import Declaration, Intent
 from handrail.journal.ledger import CallRow
 from handrail.journal.records import checked
@@ -28,7 +28,7 @@ from handrail.journal.recovery import (
     plan,
     understand,
 )
-from handrail.journal.stored import StoredJournal
+from handrail.journal.stored import Reader, StoredJournal
 from handrail.outcome import ToolOutcome
 
 log = logging.getLogger("handrail")
@@ -95,10 +95,23 @@ async def interrupted(journal: StoredJournal, *, check_chain: bool = True) -> li
             if row.executor and row.executor not in alive:
                 alive[row.executor] = row.executor == journal.executor or reader.is_alive(row.executor)
             if row.state == "held" or not alive.get(row.executor, False):
-                found.append((row, understand(reader.records_of(row.call_id))))
+                call = _understood(reader, row.call_id)
+                if call is not None:
+                    found.append((row, call))
         return found
 
     return await to_thread.run_sync(look)
+
+
+def _understood(reader: Reader, call_id: str) -> Interrupted | None:
+    """What a call's records say, or ``None`` where another recovery has settled it meanwhile."""
+    try:
+        return understand(reader.records_of(call_id))
+    except JournalCorrupt:
+        now = reader.call(call_id)
+        if now is not None and now.is_over:
+            return None
+        raise
 
 
 async def recover(

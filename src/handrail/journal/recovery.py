@@ -11,10 +11,10 @@ The evidence decides in this order:
 6. Nobody can know. It is not run again.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from handrail.errors import JournalCorrupt
 from handrail.journal.intent import Declaration, Intent
@@ -49,7 +49,7 @@ WHY_BLOCKED = {
     Block.REPLAY_KEY: "the tool's replay key is another one now",
     Block.DEFINITION: "the tool's definition has changed",
     Block.CONFIGURATION: "the tool's configuration has changed",
-    Block.ENVIRONMENT: "the environment has changed (Python, Handrail, the platform or the workspace)",
+    Block.ENVIRONMENT: "the environment has changed",
     Block.SECRETS: "its arguments held a secret, which was not stored",
     Block.ATTEMPTS: f"it was interrupted {MAX_ATTEMPTS} times",
 }
@@ -95,6 +95,11 @@ def understand(records: Iterable[Record]) -> Interrupted:
         kind = data["kind"]
         if kind == "intent":
             call = Interrupted(Intent.from_data(data, record.sequence))
+        elif kind in ("settled", "refused"):  # its row says otherwise, and what is over must never run again
+            raise JournalCorrupt(
+                f"the call {data['call_id']} has no end by its state, and one by record {record.sequence}",
+                sequence=record.sequence,
+            )
         elif call is not None:
             call = _with(call, kind, data)
     if call is None:
@@ -140,6 +145,24 @@ def blocked(call: Interrupted, present: Declaration | None) -> Block | None:
     return next((block for differs, block in differences if differs), None)
 
 
+def why_blocked(then: Declaration, present: Declaration | None, block: Block) -> str:
+    """The reason in words; for a changed environment or configuration, with the parts that differ."""
+    said = WHY_BLOCKED[block]
+    if present is None:
+        return said
+    differing: list[str] = []
+    if block is Block.ENVIRONMENT:
+        was, now = then.surroundings, present.surroundings
+        differing = [f"{name} was {was.get(name)} and is {now.get(name)}" for name in _differing(was, now)]
+    elif block is Block.CONFIGURATION:
+        differing = _differing(then.configuration_parts, present.configuration_parts)
+    return f"{said}: {', '.join(differing)}" if differing else said
+
+
+def _differing(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return sorted(name for name in {*was, *now} if was.get(name) != now.get(name))
+
+
 def plan(
     call: Interrupted,
     present: Declaration | None,
@@ -166,7 +189,7 @@ def plan(
     block = blocked(call, present)
     if block is None:
         return Step(call, "replay", "it is declared safe, and nothing that it depends on has changed")
-    why = WHY_BLOCKED[block]
+    why = why_blocked(call.intent.declaration, present, block)
     if call.intent.declaration.staged:
         return Step(call, "settle", "it was staged and never began its commit", did_not_happen(tool), block)
     if tool in reconcilable:

@@ -11,10 +11,10 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from anyio import to_thread
 
-from handrail.call import Approved, Checked, Recorded, Reviewed
+from handrail.call import Approved, Checked, Recorded, RegisteredTool, Reviewed
 from handrail.errors import ApprovalError, JournalCorrupt, JournalError
 from handrail.journal import ledger
-from handrail.journal.intent import Declaration, Intent, environment_of, intent_data
+from handrail.journal.intent import Declaration, Intent, configuration_parts, environment_of, intent_data
 from handrail.journal.ledger import ApprovalRow, CallRow, GrantRow
 from handrail.journal.outcomes import outcome_from_json, outcome_to_json, resolved_outcome
 from handrail.journal.records import Head, Record
@@ -95,7 +95,8 @@ class StoredJournal:
         self._salt = store.salt
         self._secret_names = frozenset(secret_names)
         self._clock = clock
-        self._environments: dict[str, tuple[dict[str, str], str]] = {}
+        self._environments: dict[str, tuple[str, dict[str, str]]] = {}
+        self._parts: dict[str, dict[str, str]] = {}
         self._declaring: dict[str, bool] = {}
         self._abandoned: dict[str, list[int]] = {}
 
@@ -109,16 +110,14 @@ class StoredJournal:
         """Make the intent durable and use up its approval (see the protocol)."""
         checked = approved.checked
         call_id = checked.proposed.call_id
-        environment, digest = self.environment(checked.workspace_id)
         redactor = self._redactor(checked)
         intent = intent_data(
             approved,
-            Declaration.of(checked.registered, digest),
+            self.declaration(checked.registered, checked.workspace_id),
             arguments=checked.arguments if redactor is None else redactor.redacted(checked.arguments),
             has_secrets=redactor is not None and bool(redactor.found),
             deadline=deadline,
             executor=self.executor,
-            environment=environment,
             at=self._clock(),
         )
         won: list[int] = []
@@ -214,13 +213,16 @@ class StoredJournal:
 
     # ── whoever recovers ─────────────────────────────────────────────────────────────────────────────────────
 
-    def environment(self, workspace: str) -> tuple[dict[str, str], str]:
-        """What identifies the place a call in this workspace runs in, and its digest."""
-        found = self._environments.get(workspace)
-        if found is None:
+    def declaration(self, registered: RegisteredTool, workspace: str) -> Declaration:
+        """What a replay of this tool in this workspace depends on, as it is now."""
+        environment = self._environments.get(workspace)
+        if environment is None:
             data = environment_of(workspace)
-            found = self._environments[workspace] = (data, digest_of(data))
-        return found
+            environment = self._environments[workspace] = (digest_of(data), data)
+        parts = self._parts.get(registered.configuration_digest)
+        if parts is None:
+            parts = self._parts[registered.configuration_digest] = configuration_parts(registered)
+        return Declaration.of(registered, *environment, parts)
 
     async def claim(self, call_ids: Collection[str]) -> list[CallRow]:
         """Become the owner of those of the calls whose owner is dead; returns their rows."""
