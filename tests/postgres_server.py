@@ -133,9 +133,9 @@ def _runs(pid: int) -> bool:
     return status is not None and status[1] not in (b"Z", b"X")
 
 
-def start_or_skip() -> PostgresServer:
+def start_or_skip(beneath: os.PathLike[str] | str | None = None) -> PostgresServer:
     try:
-        return PostgresServer()
+        return PostgresServer(beneath)
     except FileNotFoundError as error:
         if os.environ.get("HANDRAIL_POSTGRES_MUST_WORK") == "1":
             raise

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 from handrail.errors import JournalCorrupt
 
@@ -41,8 +41,7 @@ KINDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One link: its place, its exact bytes, and the hash that covers it and everything before."""
 
     sequence: int

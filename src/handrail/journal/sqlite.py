@@ -318,8 +318,7 @@ class SqliteReader:
         while True:
             sql = "SELECT sequence, body, hash FROM record WHERE sequence > ? ORDER BY sequence LIMIT ?"
             rows = self._rows(sql, (after, CHUNK))
-            for row in rows:
-                yield _record(row)
+            yield from map(_record, rows)
             if len(rows) < CHUNK:
                 return
             after = rows[-1][0]
@@ -541,5 +540,8 @@ def _typed(row: Any, kinds: tuple[type, ...], what: str) -> Any:
     return row
 
 
+_RECORD_TYPES = (int, bytes, bytes)
+
+
 def _record(row: Any) -> Record:
-    return Record(*_typed(row, (int, bytes, bytes), "a record"))
+    return Record._make(_typed(row, _RECORD_TYPES, "a record"))
