@@ -198,8 +198,8 @@ def limit_arenas(count: int) -> None:
         _libc.mallopt(M_ARENA_MAX, count)
 
 
-def install_filter(program: bytes, length: int) -> None:
+def install_filter(program: bytes, length: int, flags: int) -> int:
     """``seccomp(SECCOMP_SET_MODE_FILTER)`` with a ``struct sock_fprog`` of ``length`` instructions."""
     body = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", length, ctypes.addressof(body))
-    call("seccomp", 1, 0, header)
+    return call("seccomp", 1, flags, header)

@@ -27,6 +27,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "epoll_wait_old": (215, None),
     "execve": (59, 221),
     "execveat": (322, 281),
+    "exit_group": (231, 94),
     "fanotify_init": (300, 262),
     "fanotify_mark": (301, 263),
     "fchmod": (91, 52),

@@ -37,6 +37,7 @@ class Facts:
     __slots__ = (
         "below",
         "column",
+        "farewell",
         "filters",
         "ids",
         "landlock_abi",
@@ -62,6 +63,7 @@ class Facts:
         self.scratch_base = ""
         self.below: dict[str, list[str]] = {}
         self.landlock_abi = landlock.abi()
+        self.farewell = seccomp.compile_filter(seccomp.farewell_policy(column), column)
         scoped = self.landlock_abi >= landlock.SCOPES_FROM
         self.filters = {
             may_exec: seccomp.compile_filter(

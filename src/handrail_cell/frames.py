@@ -6,6 +6,7 @@ Host and zygote speak over a sequenced-packet socket, one message at a time; hos
   cell's end of its output pipe, the result memory; and a fourth, where the zygote will write the end of the cell.
 - *parked* (zygote to host, on the fourth descriptor): :data:`PARKED` with a pidfd of the cell.
 - *ended* (zygote to host, same place): :data:`ENDED`, what ``wait4`` said.
+- *farewell* (kernel to host): the exit status, as an argument of the cell's own ``exit_group``; see ``FAREWELL``.
 - *ready*, *confined*, *failed* (cell to host, on the job stream): a :data:`FRAME` head and text. All of them are
   written by trusted code before a byte of the tool's runs; after *confined* the stream is closed.
 - *job* (host to cell): :data:`JOB` head, then ``meta`` (JSON, the same for every call with one
@@ -21,8 +22,14 @@ PARK = struct.Struct("=4s60x")
 PARK_MAGIC = b"park"
 PARKED = struct.Struct("=4si")
 PARKED_MAGIC = b"prkd"
-ENDED = struct.Struct("=4siddq")  # magic, wait status, user s, system s, peak resident kB
+ENDED = struct.Struct("=4sid")  # magic, wait status, seconds of processor time
 ENDED_MAGIC = b"endd"
+
+FAREWELL = 0x0FA0E700
+"""Bits of ``exit_group``'s argument that the kernel ignores. With them the call is shown to the host before it acts."""
+
+GIFTS = {"s": "scratch", "v": "view", "m": "mounts", "f": "farewell"}
+"""Descriptors that ride with the ready frame, whose text starts with a line of these letters."""
 
 FRAME = struct.Struct("=cI")
 READY, CONFINED, FAILED = b"R", b"C", b"X"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from handrail.errors import OverlayRefused, SandboxError, SandboxUnavailable
 from handrail.sandbox.ending import Leavings, Verdict, Watched, exit_of, limit_met, read_leavings
 from handrail.sandbox.enforced import report_of
+from handrail.sandbox.farewell import read_farewell
 from handrail.sandbox.lookout import INTERVAL_S, Lookout, is_full
 from handrail.sandbox.output import KeptOutput
 from handrail.sandbox.profile import SandboxProfile
@@ -47,6 +48,7 @@ class Run:
     confined: bytes | None = None
     upper: int = -1
     verdict: Verdict | None = None
+    farewell: Verdict | None = None
     pending: bytes = b""
     lookout: Lookout | None = None
 
@@ -175,9 +177,11 @@ def await_walls(run: Run) -> None:
 def _poll_of(run: Run, *, hear_walls: bool = False) -> select.poll:
     """The walls' frames are read in the end, when nobody waits for them: every wake costs a turn."""
     poll = select.poll()
-    if run.pending or run.lookout is not None or hear_walls:
+    if run.pending or run.lookout is not None or hear_walls or not run.cell.parked:
         poll.register(run.cell.job.fileno(), select.POLLIN | (select.POLLOUT if run.pending else 0))
     poll.register(run.cell.status.fileno(), select.POLLIN)
+    if run.cell.farewell >= 0:
+        poll.register(run.cell.farewell, select.POLLIN)
     return poll
 
 
@@ -208,12 +212,31 @@ def _mind(run: Run) -> None:
 def _hear(run: Run, fd: int, events: int, poll: select.poll) -> None:
     if fd == run.cell.status.fileno():
         _hear_status(run)
+    elif fd == run.cell.farewell:
+        _hear_farewell(run, events, poll)
     elif run.pending and events & select.POLLOUT:
         _send_more(run)
         if not run.pending:
             poll.modify(fd, select.POLLIN)
     elif not _hear_job(run):
         poll.unregister(fd)
+    elif run.cell.farewell >= 0:
+        poll.register(run.cell.farewell, select.POLLIN)
+
+
+def _hear_farewell(run: Run, events: int, poll: select.poll) -> None:
+    """The cell's init is about to end, held by the kernel; and then, when it hangs up: nothing of the cell can run.
+
+    The kernel lets go of a task's filters when the task will never return to its program again (Linux 6.11; before
+    that, when it has been reaped). What is left to do then, its memory and its mounts, need not be waited for.
+    """
+    if events & select.POLLHUP:
+        poll.unregister(run.cell.farewell)
+        run.verdict = run.verdict or run.farewell
+    elif run.farewell is None:
+        run.farewell = read_farewell(run.cell.farewell, run.cell.pid)
+        if run.farewell is not None:
+            run.cell.kill()
 
 
 def _send_more(run: Run) -> None:
@@ -246,8 +269,8 @@ def _hear_status(run: Run) -> None:
         if run.killed_for is not None:
             run.cell.kill()
     elif data[:4] == frames.ENDED_MAGIC:
-        _, status, user, system, peak = frames.ENDED.unpack(data)
-        run.verdict = Verdict(status, user, system, peak)
+        _, status, cpu_s = frames.ENDED.unpack(data)
+        run.verdict = run.farewell or Verdict(status, cpu_s)
     elif data:
         code = frames.PARKED.unpack(data)[1]
         raise SandboxError(f"no further cell can be made: {os.strerror(code)}")
@@ -311,8 +334,7 @@ def result_of(run: Run) -> CellResult:
         report=report_of(run.zygote.key.tier, run.cell.parked, run.confined or b"", network=run.zygote.key.network),
         staged=StagedLayer(upper, run.zygote.ids) if upper >= 0 else None,
         cancelled=run.killed_for == "cancel",
-        cpu_s=verdict.user_s + verdict.system_s,
-        peak_bytes=verdict.peak_kb * 1024,
+        cpu_s=verdict.cpu_s,
     )
 
 

@@ -24,12 +24,10 @@ HINT_BY_ERRNO: dict[int, LimitName] = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the zygote's ``wait4`` said of the cell: a wait status, seconds of processor time, peak resident kB."""
+    """What the kernel said of the cell's end: a wait status, and seconds of processor time."""
 
     wait_status: int
-    user_s: float
-    system_s: float
-    peak_kb: int
+    cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ def limit_met(limits: Limits, verdict: Verdict, leavings: Leavings, watched: Wat
     by_signal: dict[int, LimitName] = {signal.SIGXFSZ: "file_size", signal.SIGXCPU: "cpu"}
     if killed_by in by_signal:
         return by_signal[killed_by]
-    if killed_by == signal.SIGKILL and verdict.user_s + verdict.system_s >= limits.cpu_s * CPU_SLACK:
+    if killed_by == signal.SIGKILL and verdict.cpu_s >= limits.cpu_s * CPU_SLACK:
         return "cpu"
     hinted = _hint(leavings)
     if hinted is not None:

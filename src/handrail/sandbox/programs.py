@@ -82,7 +82,6 @@ class CellResult:
     staged: StagedLayer | None = None
     cancelled: bool = False
     cpu_s: float = 0.0
-    peak_bytes: int = 0
 
     @property
     def succeeded(self) -> bool:

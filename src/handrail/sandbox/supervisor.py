@@ -153,6 +153,7 @@ class Supervisor:
             for fd in (stdin, stdout, stderr):
                 os.close(fd)
             self._want_refill(zygote)
+        run.cell.stop_listening()
         process = CellProcess(run, our_in, our_out, our_err)
         self._processes.add(process)
         return process
@@ -318,8 +319,8 @@ class CellProcess:
             return None
         if data[:4] != frames.ENDED_MAGIC:
             return None, 9  # the warm parent is gone, and by the kernel the program with it
-        _, status, user, system, peak = frames.ENDED.unpack(data)
-        return exit_of(Verdict(status, user, system, peak), read_memory(self._run.cell.memory))
+        _, status, cpu_s = frames.ENDED.unpack(data)
+        return exit_of(Verdict(status, cpu_s), read_memory(self._run.cell.memory))
 
     def close(self) -> None:
         """Kill it, wait for its end, and close every descriptor. Safe to call again."""

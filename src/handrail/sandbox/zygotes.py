@@ -77,8 +77,9 @@ class ParkedCell:
 
     ``job`` carries the job and then trusted frames; ``output`` is the read end of the cell's output; ``memory``
     holds the result; ``status`` brings the pidfd and, in the end, the kernel's verdict. ``view``, ``scratch`` and
-    ``mounts`` come with the ready frame: the cell's own ``/proc``, its ``/tmp``, and its mount namespace, held so
-    that taking that apart is not waited for.
+    ``farewell`` come with the ready frame: the cell's own ``/proc``, its ``/tmp``, and where the kernel says that it
+    ends; or else ``mounts``, its mount namespace, held so that taking that apart is not waited for. ``pid`` is its
+    process here.
     """
 
     job: socket.socket
@@ -86,20 +87,28 @@ class ParkedCell:
     memory: int
     status: socket.socket
     pidfd: int = -1
+    pid: int = -1
     view: int = -1
     scratch: int = -1
     mounts: int = -1
+    farewell: int = -1
     parked: bytes = b""
 
     def close(self) -> None:
         """Close every descriptor. The cell, if it still waits, ends by itself."""
         self.job.close()
         self.status.close()
-        for name in ("output", "memory", "pidfd", "view", "scratch", "mounts"):
+        for name in ("output", "memory", "pidfd", "view", "scratch", "mounts", "farewell"):
             fd: int = getattr(self, name)
             if fd >= 0:
                 os.close(fd)
                 setattr(self, name, -1)
+
+    def stop_listening(self) -> None:
+        """Let the cell end without us: whoever is shown to nobody goes on."""
+        if self.farewell >= 0:
+            os.close(self.farewell)
+            self.farewell = -1
 
     def kill(self) -> None:
         """Kill the cell, and with it, by the kernel, everything it started."""
@@ -302,18 +311,26 @@ def hear_zygote(cell: ParkedCell) -> bytes:
     data, fds, _, _ = socket.recv_fds(cell.status, 64, 1)
     if data[:4] == frames.PARKED_MAGIC and fds:
         cell.pidfd = fds[0]
+        cell.pid = _process_of(cell.pidfd)
     return data
+
+
+def _process_of(pidfd: int) -> int:
+    """The process id that a pidfd means in our own PID namespace."""
+    with open(f"/proc/self/fdinfo/{pidfd}", "rb", buffering=0) as file:
+        return int(file.read(1024).partition(b"\nPid:")[2].split()[0])
 
 
 def hear_ready(cell: ParkedCell) -> None:
     """Read the ready frame: what parking enforced, and descriptors that let the host look in from outside."""
-    kind, body, fds = read_frame(cell.job, 3)
+    kind, body, fds = read_frame(cell.job, len(frames.GIFTS))
     if kind != frames.READY:
         for fd in fds:
             os.close(fd)
         raise SandboxError(f"a cell could not be built: {body.decode('utf-8', 'replace') or 'it ended'}")
-    cell.parked = body
-    cell.scratch, cell.view, cell.mounts = (*fds, -1, -1, -1)[:3]
+    letters, _, cell.parked = body.partition(b"\n")
+    for letter, fd in zip(letters.decode(), fds, strict=True):
+        setattr(cell, frames.GIFTS[letter], fd)
 
 
 def read_frame(link: socket.socket, descriptors: int) -> tuple[bytes, bytes, list[int]]:
