@@ -31,7 +31,7 @@ FORKER = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
 from handrail_cell import zygote
-zygote.warm_up({"path": [], "preload": [], "environment": {}})
+zygote.warm_up({"path": [], "preload": [], "environment": {}}, {False: b""})
 for line in sys.stdin:
     times = []
     for _ in range(int(line)):

@@ -12,6 +12,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "afs_syscall": (183, None),
     "arch_prctl": (158, None),
     "bpf": (321, 280),
+    "capget": (125, 90),
     "capset": (126, 91),
     "chmod": (90, None),
     "chown": (92, None),

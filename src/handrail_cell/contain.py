@@ -5,6 +5,7 @@ done when the call's header has arrived, before a byte of the tool's code is loo
 raises, and the cell ends without running anything: a wall is never skipped in silence.
 """
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -67,7 +68,10 @@ class Facts:
         scoped = self.landlock_abi >= landlock.SCOPES_FROM
         self.filters = {
             may_exec: seccomp.compile_filter(
-                seccomp.final_policy(column, may_exec=may_exec, reduced=reduced, scoped_signals=scoped), column
+                seccomp.final_policy(
+                    column, may_exec=may_exec, network=network, reduced=reduced, scoped_signals=scoped
+                ),
+                column,
             )
             for may_exec in (False, True)
         }
@@ -86,14 +90,6 @@ def hidden_memory(_: Ground) -> str:
     """No other process may read this one's memory or take its descriptors."""
     _libc.prctl(_libc.PR_SET_DUMPABLE, 0)
     return "not dumpable"
-
-
-def network(ground: Ground) -> str:
-    """An empty network: not even a loopback device that is up."""
-    if ground.facts.network:
-        return ""
-    _libc.call("unshare", _libc.CLONE_NEWNET)
-    return "own network namespace with nothing in it"
 
 
 def process_view(ground: Ground) -> str:
@@ -115,11 +111,16 @@ def prepare_landlock(ground: Ground) -> str:
     facts = ground.facts
     if facts.landlock_abi == 0:
         return ""
-    ground.ruleset = landlock.create(facts.landlock_abi, network=facts.network)
-    landlock.allow(ground.ruleset, facts.landlock_abi, b"/", landlock.READ)
-    landlock.allow(ground.ruleset, facts.landlock_abi, b"/tmp", landlock.WRITE)
-    landlock.allow(ground.ruleset, facts.landlock_abi, b"/dev", landlock.DEVICE)
+    ground.ruleset = _usual_rules(facts.landlock_abi, ports_open=facts.network)
     return ""
+
+
+def _usual_rules(version: int, *, ports_open: bool) -> int:
+    ruleset = landlock.create(version, network=ports_open)
+    landlock.allow(ruleset, version, b"/", landlock.READ)
+    landlock.allow(ruleset, version, b"/tmp", landlock.WRITE)
+    landlock.allow(ruleset, version, b"/dev", landlock.DEVICE)
+    return ruleset
 
 
 def own_group(_: Ground) -> str:
@@ -208,7 +209,6 @@ REDUCED_ETC = tuple(
 PARK: list[tuple[str, Callable[[Ground], str]]] = [
     ("user_namespace", identity),
     ("memory_hidden", hidden_memory),
-    ("network_namespace", network),
     ("proc", process_view),
     ("scratch", scratch),
     ("landlock_prepared", prepare_landlock),
@@ -247,13 +247,24 @@ def workspace(ground: Ground) -> str:
     return job["access"]
 
 
+def network(ground: Ground) -> str:
+    """For programs, which may talk among themselves: a network that no cell had before, with loopback and no more."""
+    if ground.facts.network or not ground.job["exec"]:
+        return ""
+    _libc.call("unshare", _libc.CLONE_NEWNET)
+    return f"own network namespace, {'loopback alone' if namespaces.raise_loopback() else 'nothing up in it'}"
+
+
 def files_and_ports(ground: Ground) -> str:
-    """Landlock: read the private root, write ``/tmp`` and, if the profile says so, the workspace; no ports, no
-    signals out.
+    """Landlock: read the private root, write ``/tmp`` and, if the profile says so, the workspace; no signals out; no
+    ports, but for programs, whose ports lead nowhere but to each other.
     """
     facts, job = ground.facts, ground.job
     if ground.ruleset < 0:
         return ""
+    if job["exec"] and not facts.network:
+        os.close(ground.ruleset)
+        ground.ruleset = _usual_rules(facts.landlock_abi, ports_open=True)
     if job["access"] in ("write", "stage", "copy"):
         landlock.allow(ground.ruleset, facts.landlock_abi, os.fsencode(job["workspace"]), landlock.WRITE)
     landlock.restrict(ground.ruleset)
@@ -279,8 +290,12 @@ def resources(ground: Ground) -> str:
 
 def capabilities(_: Ground) -> str:
     """None left, and none can come back: the user is not root here and ``no_new_privs`` is set."""
-    _libc.call("capset", b"\x22\x05\x08\x20\0\0\0\0", bytes(24))
+    _libc.call("capset", CAPABILITY_VERSION, bytes(24))
     return "none"
+
+
+CAPABILITY_VERSION = b"\x22\x05\x08\x20\0\0\0\0"
+"""``struct __user_cap_header_struct``: version 3, this process."""
 
 
 def system_calls(ground: Ground) -> str:
@@ -292,6 +307,7 @@ def system_calls(ground: Ground) -> str:
 CONFINE: list[tuple[str, Callable[[Ground], str]]] = [
     ("scratch", scratch_size),
     ("workspace", workspace),
+    ("network_namespace", network),
     ("landlock", files_and_ports),
     ("rlimits", resources),
     ("capabilities", capabilities),
@@ -307,6 +323,23 @@ CONFINE_REDUCED: list[tuple[str, Callable[[Ground], str]]] = [
 
 ORDER = {"full": [*PARK, *CONFINE], "reduced": [*PARK_REDUCED, *CONFINE_REDUCED]}
 """The whole walk for each tier. The reduced tier has no namespaces: Landlock, a stricter filter, limits, one group."""
+
+
+def rehearse(filters: dict[bool, bytes]) -> None:
+    """Call what the steps of :data:`CONFINE` call, so that it changes nothing: no limit, no right, no filter.
+
+    Code that ran once has made the memory that it writes to its process's own.
+    """
+    limits.lift()
+    _libc.call("capget", CAPABILITY_VERSION, bytes(24))
+    refused: list[Callable[[], object]] = [
+        lambda: landlock.restrict(-1),
+        lambda: seccomp.install(filters[False], seccomp.NO_SUCH_FLAG),
+    ]
+    for trial in refused:
+        with contextlib.suppress(OSError):
+            trial()
+    walk([("nothing", lambda _: "done")], Ground.__new__(Ground))
 
 
 def walk(steps: list[tuple[str, Callable[[Ground], str]]], ground: Ground) -> bytes:

@@ -6,7 +6,9 @@ when the call arrives, the workspace.
 """
 
 import os
+import socket
 import stat
+import struct
 
 from handrail_cell import _libc
 
@@ -18,7 +20,7 @@ WALLS = (
     | _libc.CLONE_NEWUTS
     | _libc.CLONE_NEWCGROUP
 )
-"""Namespaces every cell has. The network's is made by the cell itself, so that it costs the zygote nothing."""
+"""Namespaces that are made with a cell. Its network namespace is lent to it: see :class:`Networks`."""
 
 SEALED = _libc.MOUNT_ATTR_RDONLY | _libc.MOUNT_ATTR_NOSUID | _libc.MOUNT_ATTR_NODEV
 TREE = _libc.OPEN_TREE_CLONE | _libc.AT_RECURSIVE
@@ -36,6 +38,9 @@ EMPTY = ("proc", "tmp", "run", "dev", "etc", "var", "sys")
 TOPS = ("home", "root", "srv", "mnt", "media", "opt", "data", "app", "code", "work", "workspace", "workspaces", "repo")
 """Directories that stand empty in the root so that a workspace below one of them can be shown at its own path."""
 
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+NETWORKS_KEPT = 4
+
 UNOWNED_ID = 0x70000000
 """The user and group that cells are, started by root: nothing on a machine is likely to belong to it."""
 KEY_LISTS = ("/proc/keys", "/proc/key-users")
@@ -45,6 +50,45 @@ ETC_NETWORK = ("resolv.conf", "hosts", "gai.conf")
 ETC_NETWORK_TREES = ("ssl", "pki", "ca-certificates")
 NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"
 HOSTS = "127.0.0.1 localhost cell\n::1 localhost\n"
+
+
+class Networks:
+    """Network namespaces, each lent to one cell at a time and empty again when that cell is dead.
+
+    To make one costs as much as a whole cell. Nothing can stay behind in one: its cell has no right over it and can
+    open no socket in it. A cell that may open sockets makes a namespace of its own, and that dies with the cell.
+    """
+
+    def __init__(self, procfs: int) -> None:
+        self._procfs = procfs
+        self._free: list[int] = []
+
+    def enter(self) -> int:
+        """Move this process, and whatever it forks next, into one that nobody uses. Returns its descriptor."""
+        if self._free:
+            network = self._free.pop()
+            _libc.call("setns", network, _libc.CLONE_NEWNET)
+            return network
+        _libc.call("unshare", _libc.CLONE_NEWNET)
+        return os.open("self/ns/net", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._procfs)
+
+    def give_back(self, network: int) -> None:
+        """The cell it was lent to is dead."""
+        if len(self._free) < NETWORKS_KEPT:
+            self._free.append(network)
+        else:
+            os.close(network)
+
+
+def raise_loopback() -> bool:
+    """Switch on the loopback device of this process's network namespace. False where that is not ours to do."""
+    request = struct.pack("16sh14x", b"lo", IFF_UP)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            _libc.call("ioctl", any_socket.fileno(), SIOCSIFFLAGS, request)
+    except OSError:
+        return False
+    return True
 
 
 def write_maps(process: str, procfs: int, uid: int, gid: int, *, inside: tuple[int, int], deny_groups: bool) -> None:

@@ -60,6 +60,7 @@ Policy = dict[int, Rule]
 
 FULL_WORD = 0xFFFFFFFF
 NEW_LISTENER = 0x8
+NO_SUCH_FLAG = 1 << 31
 NAMESPACE_FLAGS = 0x7E020000
 """NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. NEWTIME shares bits with the exit signal in ``clone``."""
 
@@ -154,6 +155,7 @@ IOCTLS = (0x5412, 0x541C, 0x5423, 0x541D, 0x40086602, 0x40046602, 0x401C5820)
 
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
 SOCK_DGRAM, SOCK_RAW, SOCK_TYPE_MASK = 2, 3, 0xF
+IPPROTO_TCP, IPPROTO_UDP = 6, 17
 
 # What building the walls needed, and nobody needs afterwards.
 BUILDERS = (
@@ -213,39 +215,42 @@ SIGNALS = ("kill", "tkill", "tgkill", "pidfd_send_signal", "rt_sigqueueinfo", "r
 OTHERS = ("sched_setscheduler", "sched_setparam", "sched_setattr", "sched_setaffinity")
 
 
-def permanent_policy(column: int, *, network: bool) -> Policy:
-    """What the zygote gives up for itself and every cell. ``network`` lets Internet sockets be made."""
+def permanent_policy(column: int) -> Policy:
+    """What the zygote gives up for itself and every cell."""
     rules: dict[str, Rule] = dict.fromkeys(REFUSED, EPERM)
     rules |= dict.fromkeys(ABSENT, ENOSYS)
     return _table(
         column,
         rules
         | {
-            "socket": _internet_only() if network else EPERM,
+            "socket": _internet_only(),
             # Half of a datagram pair can be turned towards any socket file: only connections stay between the two.
             "socketpair": (
                 Check(0, FULL_WORD, AF_UNIX, EPERM, negate=True),
                 *(Check(1, SOCK_TYPE_MASK, kind, EPERM) for kind in (SOCK_DGRAM, SOCK_RAW)),
             ),
-            "ioctl": (
-                *(Check(1, FULL_WORD, request, EPERM) for request in IOCTLS),
-                Check(1, 0xFFFFFF00, 0x8900, EPERM),  # SIOC*: network configuration
-            ),
+            "ioctl": tuple(Check(1, FULL_WORD, request, EPERM) for request in IOCTLS),
             "personality": (Check(0, FULL_WORD, 0, ALLOW), Check(0, FULL_WORD, FULL_WORD, ALLOW), _always(EPERM)),
             "prlimit64": (Check(0, FULL_WORD, 0, EPERM, negate=True),),
         },
     )
 
 
-def final_policy(column: int, *, may_exec: bool, reduced: bool = False, scoped_signals: bool = True) -> Policy:
+def final_policy(
+    column: int, *, may_exec: bool, network: bool = False, reduced: bool = False, scoped_signals: bool = True
+) -> Policy:
     """What is taken away just before a tool's code runs.
 
-    ``may_exec``: new processes and programs are allowed. ``reduced``: no namespaces stand behind this filter.
+    ``may_exec``: new processes and programs are allowed, and Internet sockets within the cell's own network namespace.
+    ``network``: the host granted its network. ``reduced``: no namespaces stand behind this filter.
     ``scoped_signals``: Landlock keeps signals inside the cell (ABI 6), so ``kill`` may stay.
     """
     clone = [Check(0, NAMESPACE_FLAGS, 0, EPERM, negate=True)]
     rules: dict[str, Rule] = dict.fromkeys(BUILDERS, EPERM)
+    if not (network or (may_exec and not reduced)):
+        rules["socket"] = EPERM
     rules["prctl"] = tuple(Check(0, FULL_WORD, option, EPERM) for option in PRCTLS)
+    rules["ioctl"] = (Check(1, 0xFFFFFF00, 0x8900, EPERM),)  # SIOC*: network configuration
     rules["seccomp"] = (
         Check(1, NEW_LISTENER, NEW_LISTENER, EPERM),
     )  # a listener would answer system calls in the kernel's place
@@ -273,7 +278,17 @@ def farewell_policy(column: int) -> Policy:
 
 
 def _internet_only() -> tuple[Check, ...]:
-    return (Check(0, FULL_WORD, AF_INET, ALLOW), Check(0, FULL_WORD, AF_INET6, ALLOW), _always(EPERM))
+    """TCP and UDP over IPv4 and IPv6. Any other kind is refused, named Unix sockets first of all: the workspace may
+    hold one that a process of the host listens on.
+    """
+    protocols = (Check(2, FULL_WORD, number, ALLOW) for number in (0, IPPROTO_TCP, IPPROTO_UDP))
+    return (
+        Check(0, FULL_WORD & ~(AF_INET ^ AF_INET6), AF_INET & AF_INET6, EPERM, negate=True),
+        Check(1, SOCK_TYPE_MASK, SOCK_RAW, EPERM),
+        Check(1, SOCK_TYPE_MASK & ~SOCK_RAW, 0, EPERM, negate=True),
+        *protocols,
+        _always(EPERM),
+    )
 
 
 def _always(answer: int) -> Check:
@@ -334,11 +349,11 @@ def _leaf(rule: Rule) -> list[Instruction]:
     return [*program, (RET, 0, 0, ALLOW)]
 
 
-def install(program: bytes) -> None:
+def install(program: bytes, flags: int = 0) -> None:
     """Install a compiled filter for this process and all it will start. Needs ``no_new_privs``. There is no way
     back.
     """
-    _libc.install_filter(program, len(program) // 8, 0)
+    _libc.install_filter(program, len(program) // 8, flags)
 
 
 def listen(program: bytes) -> int:

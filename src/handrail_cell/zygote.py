@@ -13,7 +13,6 @@ import gc
 import json
 import linecache
 import os
-import resource
 import select
 import signal
 import socket
@@ -23,7 +22,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from handrail_cell import _libc, contain, frames, limits, namespaces, runner, seccomp
+from handrail_cell import _libc, contain, frames, namespaces, runner, seccomp
 
 OVERFLOW = 65534
 FIRST_READ = 8192
@@ -229,7 +228,7 @@ def run_zygote(config: Config, host: socket.socket, go: int, host_alive: int, id
         os.read(go, 1)
         os.close(go)
         facts = settle(config, ids)
-        warm_up(config)
+        warm_up(config, facts.filters)
         host.send(json.dumps({"up": True, "landlock": facts.landlock_abi, "ids": ids}).encode())
         zygote = Zygote(facts, host, host_alive)
         zygote.serve()
@@ -264,12 +263,12 @@ def settle(config: Config, ids: tuple[int, int]) -> contain.Facts:
         _libc.prctl(_libc.PR_SET_CHILD_SUBREAPER, 1)
     _libc.prctl(_libc.PR_SET_DUMPABLE, 0)
     _libc.prctl(_libc.PR_SET_NO_NEW_PRIVS, 1)
-    seccomp.install(seccomp.compile_filter(seccomp.permanent_policy(facts.column, network=network), facts.column))
+    seccomp.install(seccomp.compile_filter(seccomp.permanent_policy(facts.column), facts.column))
     os.umask(0o022)
     return facts
 
 
-def warm_up(config: Config) -> None:
+def warm_up(config: Config, filters: dict[bool, bytes]) -> None:
     """Import, touch and freeze everything a call will need, so that no cell pays for it again."""
     sys.path[:] = [entry for entry in sys.path if entry != os.path.dirname(os.path.dirname(__file__))]
     sys.path.extend(config["path"])
@@ -280,7 +279,7 @@ def warm_up(config: Config) -> None:
     runner.open_streams()
     results = runner.ResultMemory(None)
     for _ in range(REHEARSALS):  # often enough for the interpreter to have specialised the code on the way
-        rehearse(results)
+        rehearse(results, filters)
         runner.run_inline(b"1/0", b"", "warm", results)
     linecache.cache.clear()
     _libc.limit_arenas(2)
@@ -301,7 +300,8 @@ class Zygote:
         self.facts = facts
         self.host = host
         self.host_alive = host_alive
-        self.waiting: dict[int, tuple[int, int]] = {}  # pidfd -> (pid, descriptor for its end)
+        self.waiting: dict[int, tuple[int, int, int]] = {}  # pidfd -> (pid, descriptor for its end, its network)
+        self.networks = None if facts.reduced or facts.network else namespaces.Networks(facts.procfs)
         self.epoll = select.epoll()
         self.epoll.register(host.fileno(), select.EPOLLIN)
         if host_alive >= 0:
@@ -317,7 +317,7 @@ class Zygote:
                     return
 
     def _reap(self, pidfd: int) -> None:
-        pid, report = self.waiting.pop(pidfd)
+        pid, report, network = self.waiting.pop(pidfd)
         if self.facts.reduced:
             self._end_group(pid)
         _, status, usage = os.wait4(pid, 0)
@@ -325,6 +325,8 @@ class Zygote:
         with contextlib.suppress(OSError):  # nobody is interested any more
             os.write(report, body)
         os.close(report)
+        if self.networks is not None:
+            self.networks.give_back(network)
         self.epoll.unregister(pidfd)
         os.close(pidfd)
 
@@ -345,7 +347,7 @@ class Zygote:
         """End what the kernel would not end with us: the reduced tier's groups."""
         if not self.facts.reduced:
             return
-        for pidfd, (pid, _) in list(self.waiting.items()):
+        for pidfd, (pid, _, _) in list(self.waiting.items()):
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -357,6 +359,7 @@ class Zygote:
         if len(data) != frames.PARK.size or len(fds) != 4:
             return False
         try:
+            network = self.networks.enter() if self.networks is not None else -1
             pid, pidfd = _libc.clone(0 if self.facts.reduced else namespaces.WALLS)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -372,7 +375,7 @@ class Zygote:
         report.detach()
         for fd in fds[:3]:
             os.close(fd)
-        self.waiting[pidfd] = (pid, fds[3])
+        self.waiting[pidfd] = (pid, fds[3], network)
         self.epoll.register(pidfd, select.EPOLLIN)
         return True
 
@@ -464,7 +467,7 @@ def _live(facts: contain.Facts, job: int, output: int, memory: int) -> int:
     stream = socket.socket(fileno=job)
     _say_ready(stream, parked, _gifts(ground, farewell))
     if not select.select([stream], [], [], 0)[0]:
-        rehearse(results)
+        rehearse(results, facts.filters)
     job_given = receive(stream)
     if job_given is None:
         return 0  # never used: the host let go of it
@@ -495,14 +498,13 @@ class Job:
 
 
 def _gifts(ground: contain.Ground, farewell: int) -> dict[str, int]:
-    """What lets the host look in from outside. With the mount namespace in its hands too, its end waits for nothing."""
+    """What lets the host look in from outside, and, held, keeps the cell's end from waiting for its mounts'."""
     gifts = {"s": os.open(ground.scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)}
     if not ground.facts.reduced:
         gifts["v"] = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        gifts["m"] = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     if farewell >= 0:
         gifts["f"] = farewell
-    elif not ground.facts.reduced:
-        gifts["m"] = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     return gifts
 
 
@@ -516,7 +518,7 @@ def _say_ready(stream: socket.socket, parked: bytes, gifts: dict[str, int]) -> N
 REHEARSAL = b"import math\nprint('', end='')\nresult = [str(math.sqrt(2)), input_data]\n"
 
 
-def rehearse(results: runner.ResultMemory) -> None:
+def rehearse(results: runner.ResultMemory, filters: dict[bool, bytes]) -> None:
     """Go the way of a call once with nothing in it, while nobody waits.
 
     The pages that a call writes to are then this cell's own already, and need not be copied when it matters.
@@ -527,12 +529,13 @@ def rehearse(results: runner.ResultMemory) -> None:
     there.sendall(head + meta + b"warm" + REHEARSAL + b"null")
     job = receive(here)
     assert job is not None
-    runner.run_inline(job.source, job.input_json, "warm", results)
+    contain.rehearse(filters)
+    _announce(there, bytes(512), None)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     runner.refresh_random_state()
-    limits.apply([(resource.RLIMIT_CORE, 0)])
-    contain.walk([("nothing", lambda _: "done")], contain.Ground.__new__(contain.Ground))
+    runner.run_inline(job.source, job.input_json, "warm", results)
     here.close()
-    there.close()
     results.clear()
     linecache.cache.clear()
 

@@ -70,6 +70,8 @@ EXPECTED: dict[str, Expectation] = {
     "listens_on_an_abstract_socket": "EPERM",
     "opens_a_socket_to_the_hypervisor": "EPERM",
     "opens_an_internet_socket": "EPERM",
+    "reaches_out_of_its_network": "EPERM",
+    "configures_its_network": "EPERM",
     "opens_a_netlink_socket": "EPERM",
     "opens_a_packet_socket": "EPERM",
     "opens_a_socket_to_the_kernels_cryptography": "EPERM",
@@ -125,6 +127,15 @@ EXPECTED: dict[str, Expectation] = {
     "gains_by_a_program_with_the_setuid_bit": "EPERM",
 }
 
+PROGRAMS = ("skill", "bash", "command-line")
+EXPECTED_OF_PROGRAMS: dict[str, Expectation] = {
+    # they may talk among themselves, over a loopback of their own that leads nowhere
+    "connects_to_a_port_of_the_host": "ECONNREFUSED",
+    "reaches_out_of_its_network": "ENETUNREACH",
+    "opens_an_internet_socket": lambda answer: answer == "opened",
+    "opens_any_family_of_sockets": lambda opened: opened == [2, 10],
+}
+
 ONLY_WHERE_THE_WORKSPACE_IS_READ_ONLY = {name for name in EXPECTED if name.endswith("that_it_may_only_read")}
 
 _spec = importlib.util.spec_from_file_location("battery", Path(__file__).parents[1] / "victims" / "battery.py")
@@ -153,7 +164,8 @@ def test_the_attack_meets_its_wall(name: str, entry: str, driven: dict[str, Any]
     if entry == "bash" and name in ONLY_WHERE_THE_WORKSPACE_IS_READ_ONLY:
         assert "ok" in answer  # it declares that it writes; what it wrote is the layer's
         return
-    assert holds(EXPECTED[name], answer), answer
+    expected = EXPECTED_OF_PROGRAMS.get(name, EXPECTED[name]) if entry in PROGRAMS else EXPECTED[name]
+    assert holds(expected, answer), answer
 
 
 def test_what_a_shell_wrote_became_real_through_its_changes_alone(driven: dict[str, Any]) -> None:

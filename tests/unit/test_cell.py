@@ -102,10 +102,13 @@ def test_the_workspace_is_at_its_own_path_and_as_writable_as_granted(supervisor,
 
 @pytest.mark.promise("cell:kill:nothing-survives-the-call")
 def test_what_a_command_leaves_running_is_gone_when_it_ends(supervisor, tmp_path):
-    text = "trap '' TERM; nohup setsid sleep 1000 & (setsid sleep 1000 &); echo $$ > pid; exit 3"
+    text = f"trap '' TERM; nohup setsid sleep {NAP} & (setsid sleep {NAP} &); echo $$ > pid; exit 3"
     result = shell(supervisor, text, workspace=str(tmp_path), access="write")
     assert result.exit_code == 3
     assert not _sleepers()
+
+
+NAP = 100_000 + os.getpid()  # tells our sleepers from those of a test that runs beside this one
 
 
 def _sleepers() -> list[str]:
@@ -114,7 +117,7 @@ def _sleepers() -> list[str]:
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/cmdline", "rb") as file:
-                    if file.read() == b"sleep\x001000\x00":
+                    if file.read() == f"sleep\0{NAP}\0".encode():
                         found.append(name)
             except OSError:
                 continue
@@ -141,7 +144,7 @@ def test_a_cancelled_call_is_dead_before_the_task_goes_on(supervisor, tmp_path):
             async with anyio.create_task_group() as group:
 
                 async def call():
-                    command = ShellCommand(("/bin/sh", "-c", "echo up; sleep 1000"))
+                    command = ShellCommand(("/bin/sh", "-c", f"echo up; sleep {NAP}"))
                     await supervisor.run(command, profile, on_output=lambda _: started.set())
 
                 group.start_soon(call)

@@ -1,5 +1,6 @@
 """The filters against an emulator and a reference of our own: neither shares a line with the compiler."""
 
+import itertools
 import struct
 
 import pytest
@@ -56,10 +57,11 @@ def reference(policy: seccomp.Policy, nr: int, arch: int, arguments: tuple[int, 
 
 
 def policies(column: int) -> list[seccomp.Policy]:
-    found = [seccomp.permanent_policy(column, network=network) for network in (False, True)]
+    found = [seccomp.permanent_policy(column)]
     found += [
-        seccomp.final_policy(column, may_exec=may_exec, reduced=reduced, scoped_signals=scoped)
+        seccomp.final_policy(column, may_exec=may_exec, network=network, reduced=reduced, scoped_signals=scoped)
         for may_exec in (False, True)
+        for network in (False, True)
         for reduced in (False, True)
         for scoped in (False, True)
     ]
@@ -119,13 +121,24 @@ def test_threads_are_allowed_and_processes_are_not_where_the_profile_says_so():
         assert emulate(program, NUMBERS[name][0], ARCHES[0], (0,) * 6) == EPERM
 
 
-@pytest.mark.parametrize("family", [1, 2, 10, 16, 17, 38, 40, 44])
-def test_no_socket_family_is_open_and_the_network_profile_opens_the_internet_alone(family):
-    arguments = (family | 5 << 32, 1, 0, 0, 0, 0)
-    closed = seccomp.compile_filter(seccomp.permanent_policy(0, network=False), 0)
-    granted = seccomp.compile_filter(seccomp.permanent_policy(0, network=True), 0)
-    assert emulate(closed, 41, ARCHES[0], arguments) == EPERM
-    assert emulate(granted, 41, ARCHES[0], arguments) == (ALLOW if family in (2, 10) else EPERM)
+@pytest.mark.parametrize("column", [0, 1])
+def test_where_sockets_may_be_made_they_are_tcp_and_udp_alone(column):
+    program = seccomp.compile_filter(seccomp.permanent_policy(column), column)
+    families, kinds, protocols = (0, 1, 2, 3, 10, 11, 16, 17, 38, 40, 44), (0, 1, 2, 3, 4, 5, 6, 10), (0, 1, 6, 17, 262)
+    for family, kind, protocol in itertools.product(families, kinds, protocols):
+        arguments = (family | 5 << 32, kind | 0o2004000, protocol | 1 << 32, 0, 0, 0)
+        wanted = family in (2, 10) and kind in (0, 1, 2) and protocol in (0, 6, 17)  # kind 0 is nothing to the kernel
+        answer = emulate(program, NUMBERS["socket"][column], ARCHES[column], arguments)
+        assert answer == (ALLOW if wanted else EPERM), (family, kind, protocol)
+
+
+@pytest.mark.parametrize("may_exec", [False, True])
+@pytest.mark.parametrize("network", [False, True])
+@pytest.mark.parametrize("reduced", [False, True])
+def test_sockets_are_for_programs_in_a_network_of_their_own_or_where_the_host_granted_its(may_exec, network, reduced):
+    policy = seccomp.final_policy(0, may_exec=may_exec, network=network, reduced=reduced)
+    answer = emulate(seccomp.compile_filter(policy, 0), NUMBERS["socket"][0], ARCHES[0], (2, 1, 0, 0, 0, 0))
+    assert answer == (ALLOW if network or (may_exec and not reduced) else EPERM)
 
 
 def test_no_conditional_jump_reaches_further_than_a_byte_and_all_land_inside():

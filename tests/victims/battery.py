@@ -393,6 +393,21 @@ def opens_an_internet_socket(facts):
     return "opened"
 
 
+@attack
+def reaches_out_of_its_network(facts):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        out.connect(("192.0.2.1", 53))
+        return out.send(b"hello")
+
+
+@attack
+def configures_its_network(facts):
+    first, second = socket.socketpair()
+    with first, second:
+        fcntl.ioctl(first, 0x8914, struct.pack("16sh14x", b"lo", 0))  # SIOCSIFFLAGS
+        return "configured"
+
+
 @control
 def opens_a_netlink_socket(facts):
     socket.socket(16, socket.SOCK_RAW).close()

@@ -180,9 +180,16 @@ def _poll_of(run: Run, *, hear_walls: bool = False) -> select.poll:
     if run.pending or run.lookout is not None or hear_walls or not run.cell.parked:
         poll.register(run.cell.job.fileno(), select.POLLIN | (select.POLLOUT if run.pending else 0))
     poll.register(run.cell.status.fileno(), select.POLLIN)
-    if run.cell.farewell >= 0:
-        poll.register(run.cell.farewell, select.POLLIN)
+    _await_farewell(run, poll)
     return poll
+
+
+def _await_farewell(run: Run, poll: select.poll) -> None:
+    """Where processes may have been started, all of them are to be gone: then the warm parent's word is waited for."""
+    if run.lookout is not None:
+        run.cell.stop_listening()
+    elif run.cell.farewell >= 0:
+        poll.register(run.cell.farewell, select.POLLIN)
 
 
 def _patience_ms(run: Run) -> float:
@@ -220,8 +227,8 @@ def _hear(run: Run, fd: int, events: int, poll: select.poll) -> None:
             poll.modify(fd, select.POLLIN)
     elif not _hear_job(run):
         poll.unregister(fd)
-    elif run.cell.farewell >= 0:
-        poll.register(run.cell.farewell, select.POLLIN)
+    else:
+        _await_farewell(run, poll)
 
 
 def _hear_farewell(run: Run, events: int, poll: select.poll) -> None:

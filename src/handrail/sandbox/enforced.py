@@ -7,6 +7,7 @@ from handrail_cell.wire import EnforcementReport, Protection, State, Tier
 BUILT_BEFORE = {
     "pid_namespace": "own process table; its end is the end of everything in it",
     "mount_namespace": "private root; the machine's file systems are not in it",
+    "network_namespace": "own network namespace with nothing in it, and no socket to use it with",
     "ipc_namespace": "own IPC namespace, and System V and POSIX queues are refused",
     "uts_namespace": "own host name",
     "cgroup_namespace": "own view of control groups",
@@ -27,6 +28,8 @@ def _state(tier: Tier, name: str) -> State:
 def report_of(tier: Tier, parked: bytes, confined: bytes, *, network: bool) -> EnforcementReport:
     """Join what the clone itself gave with the steps' own lines (``name`` TAB ``evidence``)."""
     found = dict(BUILT_BEFORE) if tier == "full" else {"no_new_privs": BUILT_BEFORE["no_new_privs"]}
+    if network:
+        found.pop("network_namespace", None)
     for line in (parked + b"\n" + confined).decode("utf-8", "replace").splitlines():
         name, _, evidence = line.partition("\t")
         if name:
@@ -38,7 +41,7 @@ def report_of(tier: Tier, parked: bytes, confined: bytes, *, network: bool) -> E
         protections.append(
             Protection("disk", "degraded", "the workspace is written directly; its total is watched, not bounded")
         )
-    if network:
+    if network and tier == "full":
         protections.append(Protection("network_namespace", "disabled", "the host granted the network"))
     if "landlock" not in found:
         protections.append(

@@ -77,8 +77,8 @@ class ParkedCell:
 
     ``job`` carries the job and then trusted frames; ``output`` is the read end of the cell's output; ``memory``
     holds the result; ``status`` brings the pidfd and, in the end, the kernel's verdict. ``view``, ``scratch`` and
-    ``farewell`` come with the ready frame: the cell's own ``/proc``, its ``/tmp``, and where the kernel says that it
-    ends; or else ``mounts``, its mount namespace, held so that taking that apart is not waited for. ``pid`` is its
+    ``mounts`` come with the ready frame: the cell's own ``/proc``, its ``/tmp``, and its mount namespace, held so
+    that taking that apart is not waited for; and ``farewell``, where the kernel says that it ends. ``pid`` is its
     process here.
     """
 
