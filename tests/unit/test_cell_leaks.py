@@ -57,15 +57,21 @@ def _descriptors(process: psutil.Process) -> int:
     however many calls there were. None counted where an ordinary user may not look into a process that gave up its
     rights.
     """
-    links = f"/proc/{process.pid}/fd"
     try:
-        targets = [os.readlink(f"{links}/{name}") for name in os.listdir(links)]
+        names = os.listdir(f"/proc/{process.pid}/fd")
     except PermissionError:
         assert os.geteuid() != 0
         return 0
-    networks = [target for target in targets if target.startswith("net:")]
-    assert len(networks) <= NETWORKS_KEPT + POOL
-    return len(targets) - len(networks)
+    networks = sum(_target(f"/proc/{process.pid}/fd/{name}").startswith("net:") for name in names)
+    assert networks <= NETWORKS_KEPT + POOL
+    return len(names) - networks
+
+
+def _target(link: str) -> str:
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:  # closed meanwhile
+        return ""
 
 
 def settled(supervisor: Supervisor, profile: SandboxProfile, like: dict[str, int] | None = None) -> dict[str, int]:
