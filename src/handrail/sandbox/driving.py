@@ -19,7 +19,7 @@ from handrail.sandbox.lookout import INTERVAL_S, Lookout, is_full
 from handrail.sandbox.output import KeptOutput
 from handrail.sandbox.profile import SandboxProfile
 from handrail.sandbox.programs import CellResult, InlineCode, Program, StagedLayer
-from handrail.sandbox.zygotes import SCRATCH, ParkedCell, Zygote, hear_ready, hear_zygote, read_frame
+from handrail.sandbox.zygotes import SCRATCH, START_SECONDS, ParkedCell, Zygote, hear_ready, hear_zygote, read_frame
 from handrail_cell import frames
 from handrail_cell.namespaces import OVERLAY_REFUSED
 from handrail_cell.wire import LimitName
@@ -29,12 +29,19 @@ METAS_KEPT = 256
 AFTER_KILL_S = 5.0
 
 
+class NothingRan(SandboxError):
+    """A cell died before its walls stood, and so before a byte of the call was run: another may try."""
+
+
 KilledFor = LimitName | Literal["cancel"]
 
 
 @dataclass(slots=True)
 class Run:
-    """The state of one call while it is driven. ``started`` and ``deadline`` are seconds of the monotonic clock."""
+    """The state of one call while it is driven. ``started`` and ``deadline`` are seconds of the monotonic clock.
+
+    The call's own time begins when its cell is ready; before that, the deadline is the cell's.
+    """
 
     cell: ParkedCell
     zygote: Zygote
@@ -59,9 +66,8 @@ class Run:
         """Take a cell for a call. ``watched``: it may start processes, so the host looks in while it runs."""
         now = time.monotonic()
         cell = zygote.take()
-        run = cls(
-            cell, zygote, profile, KeptOutput(profile.limits.output_bytes), on_output, now, now + profile.limits.wall_s
-        )
+        patience = profile.limits.wall_s if cell.parked else START_SECONDS
+        run = cls(cell, zygote, profile, KeptOutput(profile.limits.output_bytes), on_output, now, now + patience)
         if watched:
             run.lookout = Lookout(cell, profile.limits, writes_directly=profile.access == "write")
         return run
@@ -171,7 +177,7 @@ def await_walls(run: Run) -> None:
             _hear(run, fd, events, poll)
         _mind(run)
     if run.confined is None and not _hear_job(run):
-        raise SandboxError("a cell ended before its walls stood; nothing of the call was run")
+        raise NothingRan("a cell ended before its walls stood; nothing of the call was run")
 
 
 def _poll_of(run: Run, *, hear_walls: bool = False) -> select.poll:
@@ -208,6 +214,8 @@ def _mind(run: Run) -> None:
         if now - run.killed_at > AFTER_KILL_S and run.cell.pidfd >= 0:
             raise SandboxError("a cell was killed, and the kernel has not ended it: it hangs in a device")
         return
+    if now >= run.deadline and not run.cell.parked:
+        raise SandboxError("a cell did not get ready in time; nothing of the call was run")
     if now >= run.deadline:
         run.kill("wall")
     elif run.lookout is not None and run.confined is not None:
@@ -283,6 +291,10 @@ def _hear_status(run: Run) -> None:
         raise SandboxError(f"no further cell can be made: {os.strerror(code)}")
     else:
         run.zygote.dead = True
+        while _hear_job(run):
+            pass
+        if run.confined is None:
+            raise NothingRan("the cells' warm parent ended; nothing of the call was run")
         raise SandboxError("the cells' warm parent ended while a call ran; the kernel ended the call with it")
 
 
@@ -293,6 +305,7 @@ def _hear_job(run: Run) -> bool:
     try:
         if not run.cell.parked:
             hear_ready(run.cell)
+            run.deadline = time.monotonic() + run.profile.limits.wall_s
             return True
         kind, body, fds = read_frame(run.cell.job, 1)
     except ConnectionResetError:
@@ -318,7 +331,7 @@ def result_of(run: Run) -> CellResult:
     verdict = run.verdict
     assert verdict is not None
     if run.confined is None and run.killed_for is None:
-        raise SandboxError("a cell ended before its walls stood; nothing of the call was run")
+        raise NothingRan("a cell ended before its walls stood; nothing of the call was run")
     leavings = read_memory(run.cell.memory)
     code, killed_by = exit_of(verdict, leavings)
     limit: LimitName | None = None

@@ -12,20 +12,21 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Self
 
 import anyio
 from anyio import from_thread, to_thread
 
-from handrail.errors import SandboxError, SandboxUnavailable
-from handrail.sandbox.driving import Run, await_walls, drive, read_memory, result_of, send_job
+from handrail.errors import SandboxUnavailable
+from handrail.sandbox.driving import NothingRan, Run, await_walls, drive, read_memory, result_of, send_job
 from handrail.sandbox.ending import Verdict, exit_of
 from handrail.sandbox.enforced import report_of
+from handrail.sandbox.parking import Parking
 from handrail.sandbox.profile import SandboxProfile
 from handrail.sandbox.programs import CellResult, InlineCode, Program, ShellCommand, StagedLayer
-from handrail.sandbox.zygotes import ParkedCell, Zygote, ZygoteKey, finish_park, hear_zygote, needed_top
+from handrail.sandbox.zygotes import ParkedCell, Zygote, ZygoteKey, hear_zygote, needed_top
 from handrail.tool import Signal
 from handrail_cell import frames
 from handrail_cell.wire import EnforcementReport
@@ -33,29 +34,25 @@ from handrail_cell.wire import EnforcementReport
 __all__ = ["CellProcess", "CellResult", "InlineCode", "Program", "ShellCommand", "StagedLayer", "Supervisor"]
 
 
+TRIES = 3
+"""How often a call is tried whose cell dies before its walls stand: then nothing of it has run."""
+
+
 class Supervisor:
     """Owns the warm parents and the pool of parked cells. One per host process; thread-safe; close it when done.
 
-    ``pool_size`` is how many cells wait ready for each warm parent; what is taken is replaced in the background.
+    ``pool_size`` is how many cells wait ready for each warm parent; what is taken is replaced in the background. Where
+    calls find none waiting there will be more, up to ``pool_most``, and fewer again when it is quiet. With 0, none.
     ``allow_reduced`` lets a profile with ``minimum_tier="reduced"`` run behind the weaker walls
     where the full ones cannot be had. Raises :class:`~handrail.errors.SandboxUnavailable` from a call, never from the
     constructor: nothing is started before it is needed.
     """
 
-    def __init__(self, *, pool_size: int = 2, allow_reduced: bool = False) -> None:
-        self._pool_size = pool_size
+    def __init__(self, *, pool_size: int = 2, pool_most: int = 8, allow_reduced: bool = False) -> None:
         self._allow_reduced = allow_reduced
-        self._lock = threading.Lock()
-        self._zygotes: dict[ZygoteKey, Zygote] = {}
         self._full_refused = ""
+        self._parking = Parking(pool_size, pool_most if pool_size else 0)
         self._processes: weakref.WeakSet[CellProcess] = weakref.WeakSet()
-        self._closed = False
-        self._pid = os.getpid()
-        self._refill = threading.Condition()
-        self._refiller: threading.Thread | None = None
-        self._hungry: list[Zygote] = []
-        self._used: list[Run] = []
-        self._busy = False
         _EVERY.add(self)
 
     # -- calls
@@ -120,25 +117,43 @@ class Supervisor:
         on_output: Callable[[bytes], None] | None,
         cancel: Signal | None,
     ) -> CellResult:
-        zygote = self._zygote_for(profile)
-        run = Run.begin(zygote, profile, on_output, watched=profile.exec or isinstance(program, ShellCommand))
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(NothingRan):
+                return self._try(program, profile, on_output, cancel)
+        return self._try(program, profile, on_output, cancel)
+
+    def _try(
+        self,
+        program: Program,
+        profile: SandboxProfile,
+        on_output: Callable[[bytes], None] | None,
+        cancel: Signal | None,
+    ) -> CellResult:
+        zygote = self._borrow(profile)
+        run = None
         try:
+            run = Run.begin(zygote, profile, on_output, watched=profile.exec or isinstance(program, ShellCommand))
             send_job(run, program)
             if cancel is not None:
                 cancel.on_set(functools.partial(run.kill, "cancel"))
             drive(run)
             return result_of(run)
         finally:
-            run.cell.kill()
-            self._tidy(run, zygote)
+            if run is not None:
+                run.cell.kill()
+            self._parking.give_back(zygote, run)
 
     def spawn(self, program: ShellCommand, profile: SandboxProfile) -> "CellProcess":
         """Start a long-lived program with pipes of its own. The wall clock is off; every other limit holds.
 
         Returns when its walls stand. It lives until it ends, is killed, or this supervisor or its process ends.
         """
-        zygote = self._zygote_for(profile)
-        run = Run.begin(zygote, profile, None, watched=False)
+        zygote = self._borrow(profile)
+        try:
+            run = Run.begin(zygote, profile, None, watched=False)
+        except BaseException:
+            self._parking.give_back(zygote)
+            raise
         pipes = [os.pipe() for _ in range(3)]
         (stdin, our_in), (our_out, stdout), (our_err, stderr) = pipes
         try:
@@ -147,131 +162,60 @@ class Supervisor:
         except BaseException:
             for fd in (our_in, our_out, our_err):
                 os.close(fd)
-            run.close()
+            self._parking.give_back(zygote, run)
             raise
         finally:
             for fd in (stdin, stdout, stderr):
                 os.close(fd)
-            self._want_refill(zygote)
         run.cell.stop_listening()
-        process = CellProcess(run, our_in, our_out, our_err)
+        process = CellProcess(run, our_in, our_out, our_err, functools.partial(self._parking.give_back, zygote))
         self._processes.add(process)
         return process
 
     # -- warm parents and parked cells
 
-    def _zygote_for(self, profile: SandboxProfile) -> Zygote:
-        if self._closed:
-            raise SandboxError("the supervisor is closed")
-        if self._pid != os.getpid():
-            self._forget_after_fork()
+    def _borrow(self, profile: SandboxProfile) -> Zygote:
         top = needed_top(profile.workspace if profile.access != "none" else None)
         key = ZygoteKey("full", profile.network, profile.preload, profile.read_only_dirs, top)
         weaker_will_do = self._allow_reduced and profile.minimum_tier == "reduced"
         if self._full_refused and weaker_will_do:
-            return self._zygote(replace(key, tier="reduced"))
+            return self._parking.borrow(replace(key, tier="reduced"))
         try:
-            return self._zygote(key)
+            return self._parking.borrow(key)
         except SandboxUnavailable as refusal:
             self._full_refused = str(refusal)
             if not weaker_will_do:
                 raise
-            return self._zygote(replace(key, tier="reduced"))
+            return self._parking.borrow(replace(key, tier="reduced"))
 
-    def _zygote(self, key: ZygoteKey) -> Zygote:
-        zygote = self._zygotes.get(key)
-        if zygote is not None and not zygote.dead:
-            return zygote
-        with self._lock:
-            zygote = self._zygotes.get(key)
-            if zygote is None or zygote.dead:
-                if zygote is not None:
-                    zygote.close()
-                zygote = self._zygotes[key] = Zygote(key)
-            return zygote
-
-    def _forget_after_fork(self) -> None:
-        """In a forked child of the host: the cells are the parent's. Start over with none."""
-        self._zygotes = {}
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._refill = threading.Condition()
-        self._refiller = None
+    @contextlib.contextmanager
+    def _parent(self, profile: SandboxProfile) -> Iterator[Zygote]:
+        zygote = self._borrow(profile)
+        try:
+            yield zygote
+        finally:
+            self._parking.give_back(zygote)
 
     def warm(self, profile: SandboxProfile) -> None:
         """Start what a profile needs and park cells for it, before the first call."""
-        zygote = self._zygote_for(profile)
-        while len(zygote.ready) < self._pool_size:
-            cell = zygote.begin_park()
-            finish_park(cell, 30.0)
-            zygote.ready.append(cell)
+        with self._parent(profile) as zygote:
+            self._parking.warm(zygote)
 
     def idle(self, profile: SandboxProfile) -> bool:
         """Whether everything used is closed and as many cells as wished for are parked: nothing is being done."""
-        zygote = self._zygote_for(profile)
-        with self._refill:
-            return not self._used and not self._busy and len(zygote.ready) >= self._pool_size
+        return self._parking.idle(self._known(profile))
 
     def parked(self, profile: SandboxProfile) -> tuple[ParkedCell, ...]:
         """The cells that wait for this profile now: for measuring and for tests."""
-        return tuple(self._zygote_for(profile).ready)
+        return tuple(self._known(profile).ready)
 
-    def _tidy(self, run: Run, zygote: Zygote) -> None:
-        """Leave closing to the thread that refills: taking a mount namespace apart takes time nobody should wait
-        for.
-        """
-        with self._refill:
-            self._used.append(run)
-        self._want_refill(zygote)
-
-    def _want_refill(self, zygote: Zygote) -> None:
-        with self._refill:
-            if zygote not in self._hungry and not zygote.dead and not self._closed:
-                self._hungry.append(zygote)
-            if self._refiller is None:
-                self._refiller = threading.Thread(target=self._keep_parked, name="handrail-cells", daemon=True)
-                self._refiller.start()
-            self._refill.notify()
-
-    def _keep_parked(self) -> None:
-        while True:
-            with self._refill:
-                self._busy = False
-                while not self._hungry and not self._used:
-                    if self._closed:
-                        return
-                    self._refill.wait()
-                used, self._used = self._used, []
-                self._busy = True
-                zygote = self._hungry.pop() if self._hungry else None
-            for run in used:
-                run.close()
-            if zygote is None:
-                continue
-            with contextlib.suppress(SandboxError, OSError):
-                while len(zygote.ready) < self._pool_size and not zygote.dead and not self._closed:
-                    cell = zygote.begin_park()
-                    try:
-                        finish_park(cell, 30.0)
-                    except BaseException:
-                        cell.close()
-                        raise
-                    zygote.ready.append(cell)
+    def _known(self, profile: SandboxProfile) -> Zygote:
+        with self._parent(profile) as zygote:
+            return zygote
 
     def close(self) -> None:
         """End every cell and every warm parent, and wait for them. Safe to call again."""
-        with self._lock:
-            self._closed = True
-            zygotes = list(self._zygotes.values())
-            self._zygotes.clear()
-        with self._refill:
-            self._hungry.clear()
-            self._refill.notify_all()
-        if self._refiller is not None and self._refiller is not threading.current_thread():
-            self._refiller.join(timeout=10)
-        if self._pid == os.getpid():
-            for zygote in zygotes:
-                zygote.close()
+        self._parking.close()
 
     def __enter__(self) -> Self:
         return self
@@ -285,7 +229,7 @@ class CellProcess:
     yourself or with :meth:`close`.
     """
 
-    def __init__(self, run: Run, stdin: int, stdout: int, stderr: int) -> None:
+    def __init__(self, run: Run, stdin: int, stdout: int, stderr: int, on_close: Callable[[], None]) -> None:
         self.stdin = stdin
         self.stdout = stdout
         self.stderr = stderr
@@ -293,6 +237,7 @@ class CellProcess:
             run.zygote.key.tier, run.cell.parked, run.confined or b"", network=run.zygote.key.network
         )
         self._run = run
+        self._on_close = on_close
         self._lock = threading.Lock()
         self._ended: tuple[int | None, int | None] | None = None
 
@@ -336,6 +281,7 @@ class CellProcess:
                     os.close(fd)
                 setattr(self, name, -1)
         self._run.close()
+        self._on_close()
 
     def __enter__(self) -> Self:
         return self

@@ -15,12 +15,14 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import Any
 
 import handrail_cell
 from handrail.errors import SandboxError, SandboxUnavailable
+from handrail.sandbox.pool import Target
 from handrail_cell import frames
 from handrail_cell.namespaces import TOPS
 from handrail_cell.wire import Tier
@@ -120,8 +122,11 @@ class ParkedCell:
 class Zygote:
     """One warm parent, and its keeper. Thread-safe."""
 
-    def __init__(self, key: ZygoteKey) -> None:
+    def __init__(self, key: ZygoteKey, target: Target) -> None:
         self.key = key
+        self.target = target
+        self.running = 0
+        self.used = 0.0
         self.dead = False
         self.started = 0
         self.landlock_abi = 0
@@ -236,6 +241,7 @@ class Zygote:
         try:
             return self.ready.popleft()
         except IndexError:
+            self.target.missed(time.monotonic())
             return self.begin_park()
 
     def mount(self, path: str) -> int:
@@ -296,14 +302,20 @@ class Zygote:
             self._errors = -1
 
 
-def finish_park(cell: ParkedCell, deadline: float | None = None) -> None:
-    """Wait until a cell is parked and take what it hands over. ``deadline`` in seconds from now."""
+def finish_park(cell: ParkedCell, patience: float) -> ParkedCell:
+    """Wait, at most so many seconds, until a cell is parked, and take what it hands over. Closes it when it fails."""
     poll = select.poll()
     poll.register(cell.job, select.POLLIN)
-    if not poll.poll(None if deadline is None else deadline * 1000):
+    if not poll.poll(patience * 1000):
+        cell.close()
         raise SandboxError("a cell did not get ready in time")
-    hear_zygote(cell)
-    hear_ready(cell)
+    try:
+        hear_zygote(cell)
+        hear_ready(cell)
+    except BaseException:
+        cell.close()
+        raise
+    return cell
 
 
 def hear_zygote(cell: ParkedCell) -> bytes:
