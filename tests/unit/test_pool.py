@@ -55,8 +55,9 @@ class Parent:
 def test_the_parents_that_were_not_used_for_longest_go_first_and_none_whose_calls_run(monkeypatch):
     monkeypatch.setattr(pool, "PARENTS_KEPT", 2)
     busy, old, newer, newest = Parent(1, 0.0), Parent(0, 1.0), Parent(0, 2.0), Parent(0, 3.0)
-    assert to_let_go([newest, busy, old, newer]) == [old, newer]
-    assert to_let_go([busy, newest]) == []
+    assert to_let_go([newest, busy, old, newer], newest) == [old, newer]
+    assert to_let_go([busy, newest], newest) == []
+    assert to_let_go([busy, busy, busy, newest], newest) == []
 
 
 def eventually(holds: Callable[[], bool]) -> bool:

@@ -101,7 +101,7 @@ class Parking:
         self._parents[zygote.key] = zygote
         if before is not None:
             self._leaving.append(before)
-        for one in to_let_go(each for each in self._parents.values() if each is not zygote):
+        for one in to_let_go(self._parents.values(), zygote):
             del self._parents[one.key]
             self._leaving.append(one)
 

@@ -61,8 +61,11 @@ def is_worn(parent: Parent) -> bool:
     return parent.started >= FORKS_EACH
 
 
-def to_let_go(parents: Iterable[P]) -> list[P]:
-    """Those to end so that at most ``PARENTS_KEPT`` stay: the ones unused for longest, never one whose calls run."""
+def to_let_go(parents: Iterable[P], newest: P) -> list[P]:
+    """Those to end so that at most ``PARENTS_KEPT`` stay: the ones unused for longest.
+
+    Never the newest, which a call is about to use, and never one whose calls run.
+    """
     all_of = list(parents)
-    waiting = sorted((parent for parent in all_of if parent.running == 0), key=lambda each: each.used)
-    return waiting[: max(0, len(all_of) - PARENTS_KEPT)]
+    waiting = [parent for parent in all_of if parent.running == 0 and parent is not newest]
+    return sorted(waiting, key=lambda each: each.used)[: max(0, len(all_of) - PARENTS_KEPT)]
