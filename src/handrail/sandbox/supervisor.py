@@ -12,7 +12,7 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Self
 
@@ -189,7 +189,7 @@ class Supervisor:
             return self._parking.borrow(replace(key, tier="reduced"))
 
     @contextlib.contextmanager
-    def _parent(self, profile: SandboxProfile) -> Iterator[Zygote]:
+    def _parent(self, profile: SandboxProfile) -> Generator[Zygote]:
         zygote = self._borrow(profile)
         try:
             yield zygote
