@@ -41,6 +41,9 @@ TOPS = ("home", "root", "srv", "mnt", "media", "opt", "data", "app", "code", "wo
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 NETWORKS_KEPT = 4
 
+SHARED_MEMORY = "/dev/shm"
+"""A link into the cell's ``/tmp``: a workspace beneath it is shown there, and reached by either path."""
+
 UNOWNED_ID = 0x70000000
 """The user and group that cells are, started by root: nothing on a machine is likely to belong to it."""
 KEY_LISTS = ("/proc/keys", "/proc/key-users")
@@ -297,7 +300,7 @@ def place_workspace(
 def make_room(path: str, below: dict[str, list[str]]) -> list[tuple[str, int]]:
     """Make ``path`` exist as a directory. Returns the mounts that the workspace will hide and that must come back."""
     top = path.split("/")[1]
-    if os.path.isdir(path) or top == "tmp":
+    if os.path.isdir(path) or top == "tmp" or _beneath(path, SHARED_MEMORY):
         os.makedirs(path, exist_ok=True)
         return [(inner, clone_tree(inner)) for inner in below.get(top, []) if _beneath(inner, path)]
     kept = [(inner, clone_tree(inner)) for inner in below.get(top, [])]

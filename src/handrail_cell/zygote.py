@@ -29,6 +29,11 @@ FIRST_READ = 8192
 REHEARSALS = 16
 SCRATCH = 256 * 1024 * 1024
 
+NO_ID_MAP = (
+    "its file system takes no id-mapped mount; start the host as the user who owns the workspace, "
+    "or keep the workspace on another file system"
+)
+
 Config = dict[str, Any]
 
 
@@ -164,10 +169,10 @@ class Keeper:
                 if not same:
                     self._map_owner(tree, owner, flags)
                 return tree
-            except OSError:
+            except OSError as error:
                 os.close(tree)
                 if not flags:
-                    raise
+                    raise OSError(error.errno, NO_ID_MAP) from error
         raise AssertionError("unreachable")
 
     def _copy_by_path(self, directory: int, path: bytes) -> int:

@@ -2,10 +2,12 @@
 
 import os
 import signal
+import tempfile
 
 import anyio
 import pytest
 
+from handrail.errors import SandboxUnavailable
 from handrail.sandbox.profile import SandboxProfile
 from handrail.sandbox.supervisor import CellResult, InlineCode, ShellCommand, Supervisor
 from handrail.tool import Signal
@@ -195,3 +197,17 @@ def test_many_calls_at_once_from_threads_and_tasks_do_not_meet(supervisor):
         assert {n: item.value for n, item in results.items()} == {n: str(n).encode() for n in range(24)}
 
     anyio.run(main)
+
+
+def test_a_workspace_in_shared_memory_is_at_its_path(supervisor):
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="handrail-test-") as place:
+        code = InlineCode(f"open({place!r} + '/new', 'w').write('x'); open('here', 'w').write('y')")
+        result = supervisor.run_sync(code, SandboxProfile(workspace=place, access="write"))
+        assert result.succeeded, result.error
+        assert sorted(os.listdir(place)) == ["here", "new"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's cell has that user's own identity, and maps nothing")
+def test_a_file_system_that_takes_no_id_map_is_refused_in_words_that_help(supervisor):
+    with pytest.raises(SandboxUnavailable, match="start the host as the user who owns the workspace"):
+        supervisor.run_sync(InlineCode("1"), SandboxProfile(workspace="/sys/kernel", access="read"))
