@@ -11,11 +11,13 @@ import argparse
 import json
 import os
 import platform
+import select
 import shutil
 import subprocess
 import sys
 import threading
 import time
+import timeit
 from collections.abc import Callable
 
 import handrail_cell
@@ -42,6 +44,17 @@ for line in sys.stdin:
         os.waitpid(pid, 0)
         times.append(time.perf_counter() - begun)
     os.write(1, (repr(times) + "\\n").encode())
+"""
+
+
+HOST = """
+from handrail.sandbox.profile import SandboxProfile
+from handrail.sandbox.supervisor import InlineCode, Supervisor
+profile = SandboxProfile()
+with Supervisor(pool_size=1) as supervisor:
+    supervisor.warm(profile)
+    cell = supervisor.parked(profile)[0].pid
+    supervisor.run_sync(InlineCode("print(1)\\nwhile True: pass"), profile, on_output=lambda _: print(cell, flush=True))
 """
 
 
@@ -184,6 +197,23 @@ def private_megabytes(supervisor: Supervisor) -> float:
     return round((fields["Private_Dirty"] + fields["Private_Clean"]) / 1024, 2)
 
 
+def host_death() -> float:
+    """Seconds from the host's death by SIGKILL to that of a cell which computes."""
+    with subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE) as host:
+        cell = os.pidfd_open(int(host.stdout.readline()))
+        poll = select.poll()
+        poll.register(cell, select.POLLIN)
+        host.kill()
+        taken = timed(lambda: poll.poll(30_000))
+        os.close(cell)
+    return taken
+
+
+def slowness() -> float:
+    """How much slower this machine is now than a quick one, for which ``sum(range(1000))`` takes 10 microseconds."""
+    return round(min(timeit.repeat("sum(range(1000))", number=200, repeat=5)) / 200 / 10e-6, 1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100)
@@ -195,6 +225,7 @@ def main() -> None:
         grown = {str(n): crowd(supervisor, n, max(options.rounds, 2 * n)) for n in (1, 8, 64)}
         forked = forks.measure(options.rounds)
         memory = private_megabytes(supervisor) if os.geteuid() == 0 else None
+        deaths = [host_death() for _ in range(10)]
     forks.close()
     rate = round(len(forked) / sum(forked), 1)
     best = max(item["calls a second"] for item in grown.values())
@@ -205,6 +236,8 @@ def main() -> None:
         "calls at once": grown,
         "bare forks a second": rate,
         "parked private MB": memory,
+        "a cell outlives its killed host by, ms": quantiles(deaths),
+        "slowness": slowness(),
         "goals": {
             "parked / true (<= 1)": round(found["parked"]["p50"] / found["posix_spawn /bin/true"]["p50"], 2),
             "on demand / python (<= 0.33)": round(found["on demand"]["p50"] / found["python -I -S -c pass"]["p50"], 2),
@@ -220,6 +253,7 @@ def main() -> None:
     for name, values in grown.items():
         print(f"  {name:>3} at once                   " + "  ".join(f"{key} {value}" for key, value in values.items()))
     print(f"  bare forks a second {rate}, a parked cell's private memory {memory} MB")
+    print(f"  a cell outlives its killed host by {quantiles(deaths)} ms; the machine is {slowness()} times slow")
     for name, value in report["goals"].items():
         print(f"  {name}: {value}")
 
