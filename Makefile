@@ -5,9 +5,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 EXTRAS := mcp,openai,anthropic,postgres
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
-# These kill processes hundreds of times, drive real terminals, or install other people's servers first.
+# These kill processes hundreds of times, drive real terminals, run CPython's own suites, or install other people's
+# servers first.
 PATIENT := tests/crash tests/terminal tests/integration/mcp/test_conformance.py \
-           tests/integration/mcp/test_real_servers.py
+           tests/integration/mcp/test_real_servers.py tests/integration/test_cpython_long_suites.py
 
 .PHONY: demo test mcp-servers test-patient test-all lint types contracts docs bench mutants check format clean
 

@@ -200,7 +200,7 @@ def test_many_calls_at_once_from_threads_and_tasks_do_not_meet(supervisor):
 
 
 def test_a_workspace_in_shared_memory_is_at_its_path(supervisor):
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="handrail-test-") as place:
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="workspace-") as place:
         code = InlineCode(f"open({place!r} + '/new', 'w').write('x'); open('here', 'w').write('y')")
         result = supervisor.run_sync(code, SandboxProfile(workspace=place, access="write"))
         assert result.succeeded, result.error

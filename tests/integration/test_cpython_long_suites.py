@@ -1,0 +1,59 @@
+"""The long ones of CPython's own suites pass inside a cell that may start processes and talk over its own loopback."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from handrail.sandbox.profile import SandboxProfile
+from handrail.sandbox.supervisor import ShellCommand, Supervisor
+from handrail_cell.wire import Limits
+
+pytestmark = [pytest.mark.walls, pytest.mark.slow]
+
+ROOMY = Limits(
+    wall_s=1800,
+    cpu_s=1200,
+    memory_bytes=2 << 30,
+    processes=256,
+    disk_bytes=512 << 20,
+    file_bytes=512 << 20,
+    open_files=1024,
+)
+
+NOT_FOR_A_CELL = {
+    "test_user": "started by root it becomes user 65534; in a cell's user namespace there is one user",
+}
+
+# Named Unix sockets are refused in a cell: a file of the workspace may lead to a process of the host. The suites ask
+# this helper whether they can be made, and it would ask the kernel when it is imported.
+WITHOUT_NAMED_SOCKETS = (
+    "import sys, unittest\n"
+    "from test.support import socket_helper\n"
+    "socket_helper._bind_nix_socket_error = OSError('no named Unix sockets in a cell')\n"
+    "unittest.main(module=None, argv=sys.argv)\n"
+)
+ASYNCIO = ("test_events", "test_server", "test_sock_lowlevel", "test_streams", "test_subprocess", "test_tasks")
+
+
+def run(tmp_path: Path, *arguments: str) -> str:
+    command = ShellCommand((sys.executable, *arguments))
+    profile = SandboxProfile(workspace=str(tmp_path), access="write", exec=True, limits=ROOMY)
+    with Supervisor() as supervisor:
+        result = supervisor.run_sync(command, profile)
+    text = result.output.decode("utf-8", "replace")
+    assert result.exit_code == 0, (result.limit, text[-4000:])
+    return text
+
+
+@pytest.mark.skipif(importlib.util.find_spec("test.test_subprocess") is None, reason="this Python lacks its own tests")
+def test_the_suite_of_subprocess_passes(tmp_path: Path) -> None:
+    left_out = [word for name in NOT_FOR_A_CELL for word in ("--ignore", name)]
+    assert "Result: SUCCESS" in run(tmp_path, "-m", "test", *left_out, "test_subprocess")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("test.test_asyncio") is None, reason="this Python lacks its own tests")
+@pytest.mark.parametrize("module", ASYNCIO)
+def test_a_module_of_the_suite_of_asyncio_passes(module: str, tmp_path: Path) -> None:
+    assert "OK" in run(tmp_path, "-c", WITHOUT_NAMED_SOCKETS, f"test.test_asyncio.{module}")
