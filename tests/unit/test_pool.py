@@ -1,6 +1,7 @@
 """How many cells wait, which parents stay, and what happens to a call whose parked cell has died meanwhile."""
 
 import os
+import select
 import signal
 import threading
 import time
@@ -119,7 +120,11 @@ def test_a_call_whose_warm_parent_has_died_runs_in_a_new_one():
     with Supervisor(pool_size=2) as supervisor:
         supervisor.warm(PROFILE)
         (keeper,) = keepers() - before
+        parked = select.poll()
+        for cell in supervisor.parked(PROFILE):
+            parked.register(cell.pidfd, select.POLLIN)
         psutil.Process(keeper).children()[0].kill()
+        assert eventually(lambda: len(parked.poll(0)) == 2)  # the kernel ends them with their parent, a moment later
         assert answered(supervisor.run_sync(ANSWER, PROFILE))
         assert eventually(lambda: keeper not in keepers())
     assert keepers() == before
