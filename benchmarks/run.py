@@ -43,14 +43,24 @@ class Part:
     script: str = ""
 
 
+def _slow(scale: Scale) -> bool:
+    """Whether this machine is so slow now that a part leaves out its largest size."""
+    return int(scale(10, 1)) < 4
+
+
+def _staged(scale: Scale) -> tuple[str, ...]:
+    sizes = ("10", "10000") if _slow(scale) else ("10", "10000", "100000")
+    return ("--repeats", scale(30, 5), "--sizes", *sizes)
+
+
 PARTS: dict[str, Part] = {
     "isolation": Part(("--rounds", "5"), lambda scale: ("--rounds", scale(200, 40)), 280),
     "cell": Part(("--rounds", "5"), lambda scale: ("--rounds", scale(200, 40)), 280),
     "dispatch": Part(("--rounds", "20"), lambda scale: ("--rounds", scale(800, 150)), 280),
     "growth": Part(("--repeats", "3"), lambda scale: ("--repeats", scale(100, 20)), 240),
     "policy": Part(("--rules", "100"), lambda scale: (), 120),
-    "journal": Part(("--quick",), lambda scale: ("--quick",) if int(scale(10, 1)) < 4 else (), 280),
-    "staging": Part(("--repeats", "2", "--sizes", "10", "1000"), lambda scale: ("--repeats", scale(30, 9)), 280),
+    "journal": Part(("--quick",), lambda scale: ("--quick",) if _slow(scale) else (), 280),
+    "staging": Part(("--repeats", "2", "--sizes", "10", "1000"), _staged, 280),
     "loop": Part(
         ("--turns", "10", "--rounds", "2", "--long", "200"),
         lambda scale: ("--turns", "50", "--rounds", scale(8, 3)),
