@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -209,9 +210,14 @@ def test_it_starts_in_the_workspace_or_where_it_was_told_to(shell: Shell) -> Non
 
 
 def test_there_is_no_network(shell: Shell) -> None:
-    outcome = shell("exec 3<>/dev/tcp/127.0.0.1/80")
-    assert outcome.reason is Reason.EXIT_STATUS
-    assert "Operation not permitted" in outcome.text
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        for address in (f"127.0.0.1/{port}", "192.0.2.1/80"):
+            outcome = shell(f"exec 3<>/dev/tcp/{address}")
+            assert outcome.reason is Reason.EXIT_STATUS
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            server.accept()  # the command has a loopback of its own, and the machine's is another
 
 
 @pytest.mark.parametrize("bad", [{"timeout": 0}, {"timeout": 601}, {"timeout": "5"}, {"shell": "sh"}])

@@ -118,7 +118,7 @@ def _overlap(one: Beneath, other: Beneath) -> bool:
 
 def _hides(other: Rule, other_place: int, rule: Rule, place: int) -> bool:
     """Whether ``other`` decides every call that ``rule`` speaks about."""
-    stronger = _STRICT[other.decision] - _STRICT[rule.decision]
+    stronger = min(_STRICT[other.decision] - _STRICT[rule.decision], _strictest(other) - _strictest(rule))
     if stronger < 0 or (stronger == 0 and other_place > place):
         return False
     if not _tools_within(rule, other):
@@ -126,6 +126,12 @@ def _hides(other: Rule, other_place: int, rule: Rule, place: int) -> bool:
     if other.risks and not (rule.risks and set(rule.risks) <= set(other.risks)):
         return False
     return all(any(_implies(mine, theirs) for mine in rule.conditions) for theirs in other.conditions)
+
+
+def _strictest(rule: Rule) -> int:
+    """The most that a rule can say: one that allows commands asks about a line that it cannot read."""
+    asks = rule.decision == "allow" and any(isinstance(condition, CommandLike) for condition in rule.conditions)
+    return _STRICT["ask" if asks else rule.decision]
 
 
 def _tools_within(rule: Rule, other: Rule) -> bool:

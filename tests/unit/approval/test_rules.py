@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from handrail import ToolDef, ToolRegistry
@@ -414,6 +414,16 @@ def test_review_finds_rules_that_never_match_are_hidden_or_allow_too_much() -> N
 @settings(deadline=None, max_examples=150)
 @given(
     texts=st.lists(rule_texts(), min_size=2, max_size=5), tool=names, requested=files, n=st.integers(0, 3), line=lines
+)
+@example(
+    texts=[
+        '[[rule]]\ntool = "host:t"\ndecision = "allow"\n',
+        '[[rule]]\ntool = "host:t"\ndecision = "allow"\ncommand.argv = ["git", "push"]\n',
+    ],
+    tool="host:t",
+    requested="/w/src/a/x",
+    n=0,
+    line="ls; git push",
 )
 def test_a_rule_that_review_calls_hidden_never_decides(
     texts: list[str], tool: str, requested: str, n: int, line: str
