@@ -325,19 +325,24 @@ class ToolExecutor:
             return ToolOutcome.error(
                 f"Invalid arguments for {walk.name}: " + "; ".join(wrong) + ".", Reason.INVALID_ARGUMENTS
             )
-        guarded = self._guarded(definition, proposed.arguments)
-        if isinstance(guarded, ToolOutcome):
-            return guarded
+        guarded = None
+        if definition.guarded_args:
+            guarded = self._guarded(definition, proposed.arguments)
+            if isinstance(guarded, ToolOutcome):
+                return guarded
         if self._changes is None and definition.has_effects and proposed.registered.tool.body.staged:
             return ToolOutcome.error(
                 "This executor keeps no store for changes, so nothing was run.", Reason.CANNOT_STAGE
             )
-        checked = Checked(proposed, guarded.arguments, self._workspace_id, guarded.requested, guarded.resolved)
+        if guarded is None:
+            checked = Checked(proposed, proposed.arguments, self._workspace_id)
+        else:
+            checked = Checked(proposed, guarded.arguments, self._workspace_id, guarded.requested, guarded.resolved)
         walk.checked = checked
         return checked
 
     def _guarded(self, definition: ToolDef, arguments: dict[str, Any]) -> Guarded | ToolOutcome:
-        named = [name for name in definition.guarded_args if name in arguments] if definition.guarded_args else None
+        named = [name for name in definition.guarded_args if name in arguments]
         if not named:
             return Guarded(arguments, {}, {})
         if self._guard is None:

@@ -90,7 +90,9 @@ def decode_json(raw: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:
     """Decode one strict JSON text (rules 1 to 3). Raises :class:`ArgumentsInvalid`."""
     text = raw if isinstance(raw, str) and len(raw) * 4 <= max_bytes else _text_within(raw, max_bytes)
     try:
-        value = _decoded(text)
+        value, end = _DECODER.raw_decode(text) if text[:1] == "{" else (None, -1)
+        if end != len(text):  # blanks around it, no object, or more than one value
+            value = _DECODER.decode(text)
     except ArgumentsInvalid:
         raise
     except json.JSONDecodeError as error:
@@ -104,14 +106,6 @@ def decode_json(raw: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:
     if text.count("[") + text.count("{") > MAX_DEPTH:
         _check_depth(value)
     return value
-
-
-def _decoded(text: str) -> Any:
-    if text[:1] == "{":
-        value, end = _DECODER.raw_decode(text)
-        if end == len(text):
-            return value
-    return _DECODER.decode(text)  # blanks around the value, or a fault that this one explains
 
 
 def copy_json(value: Any) -> Any:

@@ -555,12 +555,12 @@ def _requested(function: Handler, definition: ToolDef) -> tuple[tuple[str, ...],
 
 def as_effect(result: Any) -> Effect:
     """What a handler returned, as an :class:`Effect`. A string succeeded, whatever the text says."""
+    if isinstance(result, str):
+        return Effect(ToolOutcome(status="ok", text=result))
     if isinstance(result, Effect):
         return result
     if isinstance(result, ToolOutcome):
         return Effect(result)
-    if isinstance(result, str):
-        return Effect(ToolOutcome(status="ok", text=result))
     return Effect(_from_value(result))
 
 
