@@ -17,8 +17,9 @@ import subprocess
 import sys
 import threading
 import time
-import timeit
 from collections.abc import Callable
+
+from machine import slowness
 
 import handrail_cell
 from handrail.sandbox.profile import SandboxProfile
@@ -207,11 +208,6 @@ def host_death() -> float:
         taken = timed(lambda: poll.poll(30_000))
         os.close(cell)
     return taken
-
-
-def slowness() -> float:
-    """How much slower this machine is now than a quick one, for which ``sum(range(1000))`` takes 10 microseconds."""
-    return round(min(timeit.repeat("sum(range(1000))", number=200, repeat=5)) / 200 / 10e-6, 1)
 
 
 def main() -> None:

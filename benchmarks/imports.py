@@ -17,10 +17,10 @@ import statistics
 import subprocess
 import sys
 import time
-import timeit
+
+from machine import slowness
 
 AIM_MS = 150
-ORDINARY_SUM_US = 10.0
 
 STARTS = {
     "empty": "pass",
@@ -39,11 +39,6 @@ def started(code: str) -> tuple[float, float]:
     after = os.times()
     spent = after.children_user + after.children_system - before.children_user - before.children_system
     return wall * 1000, spent * 1000
-
-
-def slowness() -> float:
-    best = min(timeit.repeat("sum(range(1000))", number=200, repeat=9)) / 200
-    return round(best * 1e6 / ORDINARY_SUM_US, 2)
 
 
 def measured(rounds: int) -> dict[str, object]:

@@ -30,6 +30,7 @@ import apsw
 import psycopg
 from killed import beside_langgraph
 from long_journal import recoveries
+from machine import slowness
 
 from handrail.executor import ToolExecutor
 from handrail.journal.postgres import PostgresJournal
@@ -172,17 +173,6 @@ async def postgres(directory: Path, dsn: str, *, quick: bool) -> dict[str, Any]:
             found[str(at_once)]["calls_per_commit"] = round(calls / (journal.writer.commits - commits), 2)
     journal.close()
     return found
-
-
-def slowness() -> float:
-    """How many times slower than usual this processor is now."""
-    times = []
-    for _ in range(20):
-        began = time.perf_counter()
-        for _ in range(20):
-            sum(range(1_000))
-        times.append((time.perf_counter() - began) / 20)
-    return round(statistics.median(times) / 10e-6, 1)
 
 
 def with_postgres(directory: Path, dsn: str | None, *, quick: bool) -> dict[str, Any]:

@@ -23,6 +23,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from machine import slowness
+
 from handrail.agent.config import AgentConfig
 from handrail.agent.loop import Agent
 from handrail.agent.transcript import FileTranscripts, MemoryTranscripts, TranscriptStore
@@ -116,16 +118,6 @@ def figures(times: Sequence[Moment], slower: float) -> dict[str, float]:
     return found | {"at_nominal_speed_ms": max(0.0, p50 - cpu) + cpu / slower}
 
 
-def slowness() -> float:
-    """How much slower than 10 µs ``sum(range(1000))`` is now."""
-    taken: list[float] = []
-    for _ in range(200):
-        before = time.perf_counter()
-        sum(range(1_000))
-        taken.append(time.perf_counter() - before)
-    return max(1.0, statistics.median(taken) / 10e-6)
-
-
 async def measure(turns: int, rounds: int, long: int) -> dict[str, Any]:
     times: dict[str, list[Moment]] = {
         name: [] for name in ("turn", "the call alone", "without a journal", "in memory", "fdatasync")
@@ -135,7 +127,7 @@ async def measure(turns: int, rounds: int, long: int) -> dict[str, Any]:
         files = FileTranscripts(os.path.join(directory, "runs"))
         journal = SqliteJournal(os.path.join(directory, "journal.sqlite"))
         for _ in range(rounds):
-            slower.append(slowness())
+            slower.append(max(1.0, slowness()))
             times["turn"] += await turns_of(turns, journal, files)
             times["the call alone"] += await calls_alone(turns, journal)
             times["without a journal"] += await turns_of(turns, None, files)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from machine import slowness
 
 from handrail.changes.plan import Plan
 from handrail.changes.store import ChangeStore
@@ -174,17 +175,6 @@ def bound(base: Path, supervisor: Supervisor, limit: int) -> dict[str, Any]:
         found = os.fstatvfs(layer.upper_fd)
         used = (found.f_blocks - found.f_bfree) * found.f_frsize
     return {"limit_bytes": limit, "layer_bytes": used, "within": used <= limit, "workspace_names": os.listdir(root)}
-
-
-def slowness() -> float:
-    """How many times longer a piece of Python takes here than the 10 µs it takes on a machine of 2020."""
-    times = []
-    for _ in range(5):
-        started = time.perf_counter()
-        for _ in range(200):
-            sum(range(1000))
-        times.append((time.perf_counter() - started) / 200)
-    return round(statistics.median(times) / 10e-6, 2)
 
 
 def main() -> None:
