@@ -85,7 +85,8 @@ class Supervisor:
                 # A limiter of its own: calls wait for cells, never for a thread.
                 outcome.append(
                     await to_thread.run_sync(
-                        functools.partial(self._run, program, profile, forward, stop), limiter=anyio.CapacityLimiter(1)
+                        functools.partial(self.run_sync, program, profile, on_output=forward, cancel=stop),
+                        limiter=anyio.CapacityLimiter(1),
                     )
                 )
             except Exception as error:  # noqa: BLE001 - raised again outside the task group, which would wrap it
@@ -108,15 +109,6 @@ class Supervisor:
         cancel: Signal | None = None,
     ) -> CellResult:
         """The same, in the calling thread."""
-        return self._run(program, profile, on_output, cancel)
-
-    def _run(
-        self,
-        program: Program,
-        profile: SandboxProfile,
-        on_output: Callable[[bytes], None] | None,
-        cancel: Signal | None,
-    ) -> CellResult:
         for _ in range(TRIES - 1):
             with contextlib.suppress(NothingRan):
                 return self._try(program, profile, on_output, cancel)
