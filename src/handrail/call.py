@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -157,22 +157,27 @@ class Reviewed(Struct, frozen=True):
 
 def new_call_id() -> str:
     """A UUIDv7 (RFC 9562 section 5.7): sorts by time of creation in milliseconds, 74 random bits."""
-    moment, random = f"{time.time_ns() // 1_000_000:012x}", _random_digits()
-    variant = "89ab"[int(random[0], 16) & 3]
-    return f"{moment[:8]}-{moment[8:]}-7{random[1:4]}-{variant}{random[4:7]}-{random[7:19]}"
-
-
-_drawn: list[str] = []
-
-
-def _random_digits() -> str:
-    """20 hexadecimal digits from the system, drawn for many ids at once: asking it costs more than all else here."""
     try:
-        return _drawn.pop()
+        drawn = _drawn.pop()
     except IndexError:
-        digits = os.urandom(10 * 64).hex()
-        _drawn.extend(digits[at : at + 20] for at in range(20, len(digits), 20))
-        return digits[:20]
+        drawn, *more = _random_halves(64)
+        _drawn.extend(more)
+    return _first_half(time.time_ns() // 1_000_000) + drawn
 
 
+@lru_cache(maxsize=1)
+def _first_half(milliseconds: int) -> str:
+    moment = f"{milliseconds:012x}"
+    return f"{moment[:8]}-{moment[8:]}-"
+
+
+def _random_halves(count: int) -> list[str]:
+    """The random halves of ``count`` ids, drawn at once: asking the system costs more than all else here."""
+    digits = os.urandom(10 * count).hex()
+    each = (digits[at : at + 20] for at in range(0, len(digits), 20))
+    return [f"7{drawn[:3]}-{_VARIANT[drawn[3]]}{drawn[4:7]}-{drawn[7:19]}" for drawn in each]
+
+
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}  # the two bits 10, and two random ones
+_drawn: list[str] = []
 os.register_at_fork(after_in_child=_drawn.clear)  # two processes must not hand out the same ids

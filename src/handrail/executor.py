@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -387,10 +387,14 @@ class ToolExecutor:
 
     async def _carry_out(self, walk: _Walk, approved: Approved) -> tuple[Recorded, Effect]:
         """Record the intent and run the body, when there is room. Waiting for an approver takes no room."""
-        room = self._slots.room()
+        around = _inside.get()
+        room = None if id(self) in around else self._slots.room()
         if room is not None:
-            await room.acquire()
-        token = self._slots.enter()
+            try:
+                room.acquire_nowait()
+            except anyio.WouldBlock:
+                await room.acquire()
+        token = _inside.set((*around, id(self)))
         try:
             if approved.binding is not None:
                 _refuse_if_another(approved, self._policy.version)
@@ -401,7 +405,7 @@ class ToolExecutor:
                 walk.listeners.on_stage("running", recorded)
             return recorded, await self._run(walk, recorded, seconds)
         finally:
-            self._slots.leave(token)
+            _inside.reset(token)
             if room is not None:
                 room.release()
 
@@ -918,6 +922,8 @@ def _question_json(request: ApprovalRequest) -> dict[str, Any]:
     }
 
 
+# The executors whose bodies this code runs in. A body that makes calls of its own is inside already: they run in its
+# place, so that nobody waits for himself.
 _inside: ContextVar[tuple[int, ...]] = ContextVar("handrail_inside", default=())
 
 
@@ -926,35 +932,24 @@ def _no_loop() -> object:
 
 
 class _Slots:
-    """Room for ``limit`` running bodies in each event loop.
-
-    A body that makes calls of its own is inside already: they run in its place, so that nobody waits for himself.
-    """
+    """Room for ``limit`` running bodies in each event loop."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-        self._latest: tuple[Callable[[], object], asyncio.Semaphore] = (_no_loop, asyncio.Semaphore(limit))
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Semaphore] = WeakKeyDictionary()
+        self._latest: tuple[Callable[[], object], anyio.Semaphore] = (_no_loop, anyio.Semaphore(limit))
 
-    def room(self) -> asyncio.Semaphore | None:
-        """What to acquire before a body runs in this loop; ``None`` for a call that is inside already."""
-        if id(self) in _inside.get():
-            return None
+    def room(self) -> anyio.Semaphore:
+        """What to acquire before a body runs in this loop."""
         loop = asyncio.get_running_loop()
         latest, room = self._latest
         if latest() is loop:
             return room
         room = self._by_loop.get(loop)
         if room is None:
-            room = self._by_loop[loop] = asyncio.Semaphore(self._limit)
+            room = self._by_loop[loop] = anyio.Semaphore(self._limit)
         self._latest = ref(loop), room
         return room
-
-    def enter(self) -> Token[tuple[int, ...]]:
-        return _inside.set((*_inside.get(), id(self)))
-
-    def leave(self, token: Token[tuple[int, ...]]) -> None:
-        _inside.reset(token)
 
 
 def _comes_from_outside(error: BaseException) -> bool:

@@ -103,7 +103,7 @@ def decode_json(raw: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:
         raise ArgumentsInvalid(f"a number is too long: {error}") from None
     if "\\" in text or not text.isascii():
         _check_texts(value)
-    if text.count("[") + text.count("{") > MAX_DEPTH:
+    if len(text) > MAX_DEPTH and text.count("[") + text.count("{") > MAX_DEPTH:
         _check_depth(value)
     return value
 

@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import json
 import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, cast, runtime_checkable
@@ -294,7 +294,7 @@ class Body(Protocol):
     @property
     def configuration(self) -> JsonObject: ...
 
-    async def run(self, job: Job) -> Effect: ...
+    def run(self, job: Job) -> Coroutine[Any, Any, Effect]: ...
 
 
 Handler = Callable[..., Any]
@@ -387,11 +387,9 @@ class HostBody:
         """What will hold a call, in words, for whoever is asked about it."""
         return f"none: it is the host's own code{'; its changes are staged' if self.staged else ''}"
 
-    async def run(self, job: Job) -> Effect:
+    def run(self, job: Job) -> Coroutine[Any, Any, Effect]:
         """Enter the handler with the job's arguments. Exceptions of the handler's propagate to the corridor."""
-        if self._is_async:
-            return await _awaited(job, self._call(job))
-        return await self._run_in_thread(job)
+        return _awaited(job, self._call(job)) if self._is_async else self._run_in_thread(job)
 
     async def _run_in_thread(self, job: Job) -> Effect:
         loop = asyncio.get_running_loop()
