@@ -14,10 +14,10 @@ from typing import Any, Literal
 from handrail.errors import OverlayRefused, SandboxError, SandboxUnavailable
 from handrail.sandbox.ending import Leavings, Verdict, Watched, exit_of, limit_met, read_leavings
 from handrail.sandbox.enforced import report_of
-from handrail.sandbox.farewell import read_farewell
+from handrail.sandbox.farewell import is_single_thread, read_farewell
 from handrail.sandbox.lookout import INTERVAL_S, Lookout, is_full
 from handrail.sandbox.output import KeptOutput
-from handrail.sandbox.profile import SandboxProfile
+from handrail.sandbox.profile import SandboxProfile, remembered
 from handrail.sandbox.programs import CellResult, InlineCode, Program, StagedLayer
 from handrail.sandbox.zygotes import SCRATCH, START_SECONDS, ParkedCell, Zygote, hear_ready, hear_zygote, read_frame
 from handrail_cell import frames
@@ -25,8 +25,11 @@ from handrail_cell.namespaces import OVERLAY_REFUSED
 from handrail_cell.wire import LimitName
 
 CHUNK = 1 << 16
-METAS_KEPT = 256
+LAST_FRAME = 4096
+SMALL_RESULT = 1024
 AFTER_KILL_S = 5.0
+UNHEARD_S = 0.02
+"""So long a call's output may wait in its pipe: most calls have ended by then, and each wake costs a call two turns."""
 
 
 class NothingRan(SandboxError):
@@ -91,21 +94,28 @@ class Run:
 def encode_job(program: Program, profile: SandboxProfile) -> bytes:
     """The job as the cell reads it: metadata of the profile, a name, and the tool's own bytes."""
     if isinstance(program, InlineCode):
-        meta = _meta_of(profile, "inline")
+        meta = _inline_meta(profile)
         name, source = program.filename.encode("utf-8", "replace"), program.source.encode("utf-8", "surrogatepass")
         input_json = program.input_json
     else:
-        meta = _meta_of(profile, "shell")
+        meta = _shell_meta(profile)
         name, source, input_json = json.dumps({"argv": program.argv, "cwd": program.cwd}).encode(), b"", b""
     head = frames.JOB.pack(frames.JOB_MAGIC, len(meta), len(name), len(source), len(input_json))
     return b"".join((head, meta, name, source, input_json))
 
 
+@remembered
+def _inline_meta(profile: SandboxProfile) -> bytes:
+    return _meta_of(profile, "inline")
+
+
+@remembered
+def _shell_meta(profile: SandboxProfile) -> bytes:
+    return _meta_of(profile, "shell")
+
+
 def _meta_of(profile: SandboxProfile, kind: str) -> bytes:
-    """The profile as JSON, remembered for the profiles used last: tools keep theirs from call to call."""
-    known = _METAS.get((id(profile), kind))
-    if known is not None and known[0] is profile:
-        return known[1]
+    """The profile as JSON."""
     limits = profile.limits
     shown = profile.workspace if profile.access != "none" else None
     meta: dict[str, Any] = {
@@ -123,14 +133,7 @@ def _meta_of(profile: SandboxProfile, kind: str) -> bytes:
         "open_files": limits.open_files,
         "copy_bytes": profile.copy_bytes,
     }
-    if len(_METAS) >= METAS_KEPT:
-        _METAS.clear()
-    encoded = json.dumps(meta).encode()
-    _METAS[id(profile), kind] = (profile, encoded)
-    return encoded
-
-
-_METAS: dict[tuple[int, str], tuple[SandboxProfile, bytes]] = {}
+    return json.dumps(meta).encode()
 
 
 def send_job(run: Run, program: Program, stdio: tuple[int, ...] = ()) -> None:
@@ -153,17 +156,24 @@ def send_job(run: Run, program: Program, stdio: tuple[int, ...] = ()) -> None:
 def drive(run: Run) -> None:
     """Until the kernel says the cell has ended: collect frames and output, mind the clock and what the cell uses."""
     poll = _poll_of(run)
-    poll.register(run.cell.output, select.POLLIN)
+    unheard = run.on_output is None
+    listen_at = time.monotonic() + UNHEARD_S if unheard else 0.0
+    if not unheard:
+        poll.register(run.cell.output, select.POLLIN)
     while run.verdict is None:
-        for fd, events in poll.poll(_patience_ms(run)):
+        patience = _patience_ms(run)
+        for fd, events in poll.poll(min(patience, UNHEARD_S * 1000) if unheard else patience):
             if fd == run.cell.output:
                 _drain(run)
                 if events == select.POLLHUP:
                     poll.unregister(fd)
             else:
                 _hear(run, fd, events, poll)
+        if unheard and time.monotonic() >= listen_at:
+            unheard = False
+            poll.register(run.cell.output, select.POLLIN)
         _mind(run)
-    while _drain(run):
+    while _drain(run) == CHUNK:
         pass
     while _hear_job(run):
         pass
@@ -240,10 +250,11 @@ def _hear(run: Run, fd: int, events: int, poll: select.poll) -> None:
 
 
 def _hear_farewell(run: Run, events: int, poll: select.poll) -> None:
-    """The cell's init is about to end, held by the kernel; and then, when it hangs up: nothing of the cell can run.
+    """The cell's init is about to end, held by the kernel. Killed there, it never comes back to its program.
 
-    The kernel lets go of a task's filters when the task will never return to its program again (Linux 6.11; before
-    that, when it has been reaped). What is left to do then, its memory and its mounts, need not be waited for.
+    If it is its cell's only thread, nothing of the cell can run from then on. Otherwise the listener's hanging up is
+    waited for: the kernel lets go of a task's filters when the task will never return to its program (Linux 6.11;
+    before that, when it has been reaped). What is left to do then, its memory and its mounts, need not be waited for.
     """
     if events & select.POLLHUP:
         poll.unregister(run.cell.farewell)
@@ -251,7 +262,10 @@ def _hear_farewell(run: Run, events: int, poll: select.poll) -> None:
     elif run.farewell is None:
         run.farewell = read_farewell(run.cell.farewell, run.cell.pid)
         if run.farewell is not None:
+            alone = is_single_thread(run.cell.view)
             run.cell.kill()
+            if alone:
+                run.verdict = run.farewell
 
 
 def _send_more(run: Run) -> None:
@@ -262,20 +276,20 @@ def _send_more(run: Run) -> None:
         run.pending = b""
 
 
-def _drain(run: Run) -> bool:
-    """Take one chunk of output, if there is one."""
+def _drain(run: Run) -> int:
+    """Take one chunk of output, if there is one. Returns its length; less than asked for means that no more waits."""
     try:
         chunk = os.read(run.cell.output, CHUNK)
     except BlockingIOError:
-        return False
+        return 0
     if not chunk:
-        return False
+        return 0
     run.output.add(chunk)
     if run.output.flooded and run.killed_for is None:
         run.kill("output")
     if run.on_output is not None:
         run.on_output(chunk)
-    return True
+    return len(chunk)
 
 
 def _hear_status(run: Run) -> None:
@@ -307,7 +321,7 @@ def _hear_job(run: Run) -> bool:
             hear_ready(run.cell)
             run.deadline = time.monotonic() + run.profile.limits.wall_s
             return True
-        kind, body, fds = read_frame(run.cell.job, 1)
+        kind, body, fds = read_frame(run.cell.job, 1, LAST_FRAME)
     except ConnectionResetError:
         return False
     if kind == frames.CONFINED:
@@ -369,7 +383,10 @@ def _watched(run: Run) -> Watched:
 
 def read_memory(memory: int) -> Leavings:
     """What the cell left in its result memory."""
-    _, length = frames.RESULT.unpack(os.pread(memory, frames.RESULT.size, 0))
+    start = os.pread(memory, SMALL_RESULT, 0)
+    _, length = frames.RESULT.unpack_from(start)
     if length == 0:
         return Leavings()
-    return read_leavings(os.pread(memory, frames.RESULT.size + min(length, frames.RESULT_BYTES), 0))
+    if frames.RESULT.size + length > SMALL_RESULT:
+        start = os.pread(memory, frames.RESULT.size + min(length, frames.RESULT_BYTES), 0)
+    return read_leavings(start)

@@ -7,6 +7,7 @@ is killed or crashes makes no such call; of its end the warm parent tells.
 
 import contextlib
 import fcntl
+import os
 import struct
 import time
 
@@ -16,6 +17,9 @@ NOTIFICATION = struct.Struct("=QIIiIQ6Q")
 """``struct seccomp_notif``: id, process, flags; in it ``seccomp_data``: number, architecture, address, arguments."""
 RECEIVE = 0xC0000000 | NOTIFICATION.size << 16 | ord("!") << 8
 """``SECCOMP_IOCTL_NOTIF_RECV``: ``_IOWR('!', 0, struct seccomp_notif)``."""
+
+NO_SUBDIRECTORY = 2
+"""Links of a directory without subdirectories. Below ``task`` there is one for each thread."""
 
 
 def read_farewell(listener: int, init: int) -> Verdict | None:
@@ -33,6 +37,13 @@ def read_farewell(listener: int, init: int) -> Verdict | None:
         if caller == init:
             return Verdict((status & 0xFF) << 8, _cpu_seconds(init))
     return None
+
+
+def is_single_thread(view: int) -> bool:
+    """Whether a cell's init, seen through the cell's own ``/proc``, has no second thread. It must be held meanwhile."""
+    with contextlib.suppress(OSError):
+        return os.stat("1/task", dir_fd=view).st_nlink == NO_SUBDIRECTORY + 1
+    return False
 
 
 def _cpu_seconds(process: int) -> float:

@@ -69,9 +69,9 @@ class Parking:
             raise SandboxError("the supervisor is closed")
         with self._change:
             found = self._lend(key)
+            if found is not None:
+                return found
             gate = self._gates.setdefault(key, threading.Lock())
-        if found is not None:
-            return found
         with gate:  # those who want this kind wait for it; the others do not
             with self._change:
                 found = self._lend(key)

@@ -1,8 +1,9 @@
 """What a cell may touch and use, as data: a tool's capability and the host's settings, compiled once per tool."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from handrail.errors import ConfigurationError
 from handrail.tool import Capability
@@ -46,6 +47,28 @@ class SandboxProfile:
     def with_(self, **changes: Any) -> "SandboxProfile":
         """A copy with some fields changed, checked again."""
         return replace(self, **changes)
+
+
+T = TypeVar("T")
+PROFILES_REMEMBERED = 256
+
+
+def remembered(make: Callable[[SandboxProfile], T]) -> Callable[[SandboxProfile], T]:
+    """Make something of a profile once: tools keep theirs from call to call. Told apart by identity, which is quick."""
+    known: dict[int, tuple[SandboxProfile, T]] = {}
+
+    @functools.wraps(make)
+    def recall(profile: SandboxProfile) -> T:
+        found = known.get(id(profile))
+        if found is not None and found[0] is profile:
+            return found[1]
+        if len(known) >= PROFILES_REMEMBERED:
+            known.clear()
+        value = make(profile)
+        known[id(profile)] = (profile, value)
+        return value
+
+    return recall
 
 
 def profile_for(

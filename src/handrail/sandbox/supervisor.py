@@ -24,7 +24,7 @@ from handrail.sandbox.driving import NothingRan, Run, await_walls, drive, read_m
 from handrail.sandbox.ending import Verdict, exit_of
 from handrail.sandbox.enforced import report_of
 from handrail.sandbox.parking import Parking
-from handrail.sandbox.profile import SandboxProfile
+from handrail.sandbox.profile import SandboxProfile, remembered
 from handrail.sandbox.programs import CellResult, InlineCode, Program, ShellCommand, StagedLayer
 from handrail.sandbox.zygotes import ParkedCell, Zygote, ZygoteKey, hear_zygote, needed_top
 from handrail.tool import Signal
@@ -131,7 +131,7 @@ class Supervisor:
             drive(run)
             return result_of(run)
         finally:
-            if run is not None:
+            if run is not None and run.verdict is None:
                 run.cell.kill()
             self._parking.give_back(zygote, run)
 
@@ -167,8 +167,7 @@ class Supervisor:
     # -- warm parents and parked cells
 
     def _borrow(self, profile: SandboxProfile) -> Zygote:
-        top = needed_top(profile.workspace if profile.access != "none" else None)
-        key = ZygoteKey("full", profile.network, profile.preload, profile.read_only_dirs, top)
+        key = _key_of(profile)
         weaker_will_do = self._allow_reduced and profile.minimum_tier == "reduced"
         if self._full_refused and weaker_will_do:
             return self._parking.borrow(replace(key, tier="reduced"))
@@ -214,6 +213,13 @@ class Supervisor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@remembered
+def _key_of(profile: SandboxProfile) -> ZygoteKey:
+    """The warm parent that a profile's cells come from, where the full walls can be had."""
+    top = needed_top(profile.workspace if profile.access != "none" else None)
+    return ZygoteKey("full", profile.network, profile.preload, profile.read_only_dirs, top)
 
 
 class CellProcess:

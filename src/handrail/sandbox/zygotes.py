@@ -345,13 +345,19 @@ def hear_ready(cell: ParkedCell) -> None:
         setattr(cell, frames.GIFTS[letter], fd)
 
 
-def read_frame(link: socket.socket, descriptors: int) -> tuple[bytes, bytes, list[int]]:
-    """One frame that trusted code in a cell wrote. Kind is empty at the end of the stream."""
-    head, fds, _, _ = socket.recv_fds(link, frames.FRAME.size, descriptors)
+def read_frame(link: socket.socket, descriptors: int, room: int = 0) -> tuple[bytes, bytes, list[int]]:
+    """One frame that trusted code in a cell wrote. Kind is empty at the end of the stream.
+
+    ``room`` for the body saves a second read; give it for a frame that nothing follows.
+    """
+    head, fds, _, _ = socket.recv_fds(link, frames.FRAME.size + room, descriptors)
     if len(head) < frames.FRAME.size:
         return b"", b"", fds
-    kind, length = frames.FRAME.unpack(head)
-    return kind, link.recv(length, socket.MSG_WAITALL) if length else b"", fds
+    kind, length = frames.FRAME.unpack_from(head)
+    body = head[frames.FRAME.size :]
+    if len(body) < length:
+        body += link.recv(length - len(body), socket.MSG_WAITALL)
+    return kind, body, fds
 
 
 def needed_top(path: str | None) -> tuple[str, ...]:
