@@ -33,8 +33,9 @@ ANSWER = b"1.4142135623730951\n"
 FORKER = """
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
-from handrail_cell import zygote
-zygote.warm_up({"path": [], "preload": [], "environment": {}}, {False: b""})
+from handrail_cell import contain, zygote
+facts = contain.Facts(ids=(0, 0), network=False, reduced=False, scratch=0)
+zygote.warm_up({"path": [], "preload": [], "environment": {}}, facts)
 for line in sys.stdin:
     times = []
     for _ in range(int(line)):

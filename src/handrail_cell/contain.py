@@ -1,8 +1,9 @@
 """ORDER: the confinement steps of a cell, top to bottom. Each does one thing and says what it enforced.
 
 A cell is confined in two parts. :data:`PARK` is done ahead of time and knows nothing of any call. :data:`CONFINE` is
-done when the call's header has arrived, before a byte of the tool's code is looked at. A step that cannot do its work
-raises, and the cell ends without running anything: a wall is never skipped in silence.
+done when the call's header has arrived, before a byte of the tool's code is looked at. A cell for calls that need no
+workspace and start no program is *sealed*: all of its walls stand before it waits, and only numbers are left to set. A
+step that cannot do its work raises, and the cell ends without running anything: a wall is never skipped in silence.
 """
 
 import contextlib
@@ -18,10 +19,10 @@ class Ground:
 
     ``facts`` is shared by all cells of a zygote and never changes. ``job`` is the header's metadata (trusted,
     written by the host). ``scratch`` is where temporary files go. ``upper`` is the descriptor of the layer of staged
-    changes, if any.
+    changes, if any. ``farewell`` is the listener that shows the host how the cell ends, -1 where there is none.
     """
 
-    __slots__ = ("facts", "job", "ruleset", "scratch", "tree", "upper")
+    __slots__ = ("facts", "farewell", "job", "ruleset", "scratch", "tree", "upper")
 
     def __init__(self, facts: "Facts") -> None:
         self.facts = facts
@@ -29,6 +30,7 @@ class Ground:
         self.tree = -1
         self.scratch = "/tmp"
         self.ruleset = -1
+        self.farewell = -1
         self.upper: int | None = None
 
 
@@ -48,9 +50,13 @@ class Facts:
         "reduced",
         "scratch",
         "scratch_base",
+        "sealed",
+        "sealing",
     )
 
-    def __init__(self, *, ids: tuple[int, int], network: bool, reduced: bool, scratch: int) -> None:
+    def __init__(
+        self, *, ids: tuple[int, int], network: bool, reduced: bool, sealed: bool = False, scratch: int
+    ) -> None:
         column = _libc.COLUMN
         if column is None:
             raise OSError(38, f"no system call table for {_libc.MACHINE}")
@@ -58,6 +64,7 @@ class Facts:
         self.ids = ids
         self.network = network
         self.reduced = reduced
+        self.sealed = sealed
         self.scratch = scratch
         self.procfs = -1
         self.readable: list[str] = []
@@ -66,15 +73,18 @@ class Facts:
         self.landlock_abi = landlock.abi()
         self.farewell = seccomp.compile_filter(seccomp.farewell_policy(column), column)
         scoped = self.landlock_abi >= landlock.SCOPES_FROM
-        self.filters = {
-            may_exec: seccomp.compile_filter(
-                seccomp.final_policy(
-                    column, may_exec=may_exec, network=network, reduced=reduced, scoped_signals=scoped
-                ),
-                column,
+        policies = {
+            may_exec: seccomp.final_policy(
+                column, may_exec=may_exec, network=network, reduced=reduced, scoped_signals=scoped
             )
             for may_exec in (False, True)
         }
+        self.filters = {may_exec: seccomp.compile_filter(policy, column) for may_exec, policy in policies.items()}
+        self.sealing = seccomp.compile_filter(policies[False] | seccomp.farewell_policy(column), column)
+
+
+Steps = list[tuple[str, Callable[[Ground], str]]]
+"""Names of walls and what builds them, in order."""
 
 
 def identity(ground: Ground) -> str:
@@ -206,7 +216,7 @@ REDUCED_ETC = tuple(
     f"/etc/{name}" for name in (*namespaces.ETC_COPIES, "passwd", "group", "nsswitch.conf", "alternatives")
 )
 
-PARK: list[tuple[str, Callable[[Ground], str]]] = [
+PARK: Steps = [
     ("user_namespace", identity),
     ("memory_hidden", hidden_memory),
     ("proc", process_view),
@@ -214,11 +224,20 @@ PARK: list[tuple[str, Callable[[Ground], str]]] = [
     ("landlock_prepared", prepare_landlock),
 ]
 
-PARK_REDUCED: list[tuple[str, Callable[[Ground], str]]] = [
+PARK_REDUCED: Steps = [
     ("process_group", own_group),
     ("memory_hidden", hidden_memory),
     ("scratch", scratch_directory),
 ]
+
+
+def farewell(ground: Ground) -> str:
+    """Let the host hear from the kernel, before anybody else does, that this cell ends."""
+    ground.farewell = seccomp.listen(ground.facts.farewell)
+    return ""
+
+
+PARK_UNSEALED: Steps = [*PARK, ("farewell", farewell)]
 
 
 def scratch_size(ground: Ground) -> str:
@@ -304,7 +323,26 @@ def system_calls(ground: Ground) -> str:
     return "two filters, the stricter wins"
 
 
-CONFINE: list[tuple[str, Callable[[Ground], str]]] = [
+def system_calls_sealed(ground: Ground) -> str:
+    """The same in one with the filter that lets the host hear the cell's end; without that where nobody can listen."""
+    ground.farewell = seccomp.listen(ground.facts.sealing)
+    if ground.farewell < 0:
+        seccomp.install(ground.facts.filters[False])
+    return "two filters, the stricter wins"
+
+
+SEALED_JOB = {"access": "none", "exec": False}
+"""What is known of every call that a sealed cell may get."""
+
+SEAL: Steps = [
+    ("landlock", files_and_ports),
+    ("capabilities", capabilities),
+    ("seccomp", system_calls_sealed),
+]
+
+CONFINE_SEALED: Steps = [("rlimits", resources)]
+
+CONFINE: Steps = [
     ("scratch", scratch_size),
     ("workspace", workspace),
     ("network_namespace", network),
@@ -314,35 +352,44 @@ CONFINE: list[tuple[str, Callable[[Ground], str]]] = [
     ("seccomp", system_calls),
 ]
 
-CONFINE_REDUCED: list[tuple[str, Callable[[Ground], str]]] = [
+CONFINE_REDUCED: Steps = [
     ("rlimits", resources_reduced),
     ("capabilities", capabilities),
     ("landlock", visible_files),
     ("seccomp", system_calls),
 ]
 
-ORDER = {"full": [*PARK, *CONFINE], "reduced": [*PARK_REDUCED, *CONFINE_REDUCED]}
-"""The whole walk for each tier. The reduced tier has no namespaces: Landlock, a stricter filter, limits, one group."""
+ORDER = {
+    "full": [*PARK_UNSEALED, *CONFINE],
+    "sealed": [*PARK, *SEAL, *CONFINE_SEALED],
+    "reduced": [*PARK_REDUCED, *CONFINE_REDUCED],
+}
+"""The whole walk for each tier. The reduced tier has no namespaces: Landlock, a stricter filter, limits, one group.
+Sealed cells are of the full tier, with more of the walk behind them when they wait.
+"""
 
 
-def rehearse(filters: dict[bool, bytes]) -> None:
-    """Call what the steps of :data:`CONFINE` call, so that it changes nothing: no limit, no right, no filter.
+def rehearse(facts: Facts, job: dict[str, Any]) -> None:
+    """Call what the steps that are still to come call, so that it changes nothing: no limit, no right, no filter.
 
     Code that ran once has made the memory that it writes to its process's own.
     """
-    limits.lift()
+    ground = Ground(facts)
+    ground.job = job
+    walk(CONFINE_SEALED, ground)  # with limits that lift what there is
+    if facts.sealed:
+        return
     _libc.call("capget", CAPABILITY_VERSION, bytes(24))
     refused: list[Callable[[], object]] = [
         lambda: landlock.restrict(-1),
-        lambda: seccomp.install(filters[False], seccomp.NO_SUCH_FLAG),
+        lambda: seccomp.install(facts.filters[False], seccomp.NO_SUCH_FLAG),
     ]
     for trial in refused:
         with contextlib.suppress(OSError):
             trial()
-    walk([("nothing", lambda _: "done")], Ground.__new__(Ground))
 
 
-def walk(steps: list[tuple[str, Callable[[Ground], str]]], ground: Ground) -> bytes:
+def walk(steps: Steps, ground: Ground) -> bytes:
     """Take the steps in order. Returns one line for each that enforced something: ``name`` TAB ``evidence``."""
     lines: list[str] = []
     for name, step in steps:

@@ -17,32 +17,29 @@ CEILINGS = {kind: resource.getrlimit(kind)[1] for kind in range(16)}
 """The hard limits this process was born with: asked once, in the warm parent."""
 
 
+STANDING = [
+    (resource.RLIMIT_CORE, 0),
+    (resource.RLIMIT_MEMLOCK, 0),
+    (resource.RLIMIT_MSGQUEUE, 0),
+    (resource.RLIMIT_RTPRIO, 0),
+    (resource.RLIMIT_STACK, STACK),
+]
+"""What is the same for every call: set once, in the warm parent, whose children inherit it."""
+
+
 def table(
-    *, cpu_s: float, memory_bytes: int, processes: int, file_bytes: int, open_files: int, may_exec: bool
+    *, cpu_s: int, memory_bytes: int, processes: int, file_bytes: int, open_files: int, may_exec: bool
 ) -> list[tuple[int, int]]:
-    """``(resource, value)`` for both the soft and the hard limit."""
-    seconds = max(1, int(-(-cpu_s // 1)))
+    """``(resource, value)`` for both the soft and the hard limit, whole seconds and bytes."""
     space = memory_bytes * ADDRESS_SPACE_FACTOR if may_exec else memory_bytes
     return [
         (resource.RLIMIT_AS, space),
         (resource.RLIMIT_DATA, memory_bytes),
-        (resource.RLIMIT_CPU, seconds),  # soft = hard: as PID 1 a cell would not hear the soft one's signal
+        (resource.RLIMIT_CPU, max(1, cpu_s)),  # soft = hard: as PID 1 a cell would not hear the soft one's signal
         (resource.RLIMIT_FSIZE, file_bytes),
         (resource.RLIMIT_NOFILE, open_files),
         (resource.RLIMIT_NPROC, processes),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_MEMLOCK, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
-        (resource.RLIMIT_RTPRIO, 0),
-        (resource.RLIMIT_STACK, STACK),
     ]
-
-
-def lift() -> None:
-    """Set every limit to more than any call will be given, as a rehearsal."""
-    many = 1 << 62
-    seconds = 1 << 30  # the kernel counts them in nanoseconds
-    apply(table(cpu_s=seconds, memory_bytes=many, processes=many, file_bytes=many, open_files=many, may_exec=False))
 
 
 def apply(values: list[tuple[int, int]]) -> None:

@@ -41,6 +41,9 @@ TOPS = ("home", "root", "srv", "mnt", "media", "opt", "data", "app", "code", "wo
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 NETWORKS_KEPT = 4
 
+SCRATCH_BYTES = 256 * 1024 * 1024
+"""How large ``/tmp`` is while a cell waits. A call with another limit gives it another size."""
+
 SHARED_MEMORY = "/dev/shm"
 """A link into the cell's ``/tmp``: a workspace beneath it is shown there, and reached by either path."""
 

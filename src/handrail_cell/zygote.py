@@ -22,12 +22,11 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from handrail_cell import _libc, contain, frames, namespaces, runner, seccomp
+from handrail_cell import _libc, contain, frames, limits, namespaces, runner, seccomp
 
 OVERFLOW = 65534
 FIRST_READ = 8192
 REHEARSALS = 16
-SCRATCH = 256 * 1024 * 1024
 
 NO_ID_MAP = (
     "its file system takes no id-mapped mount; start the host as the user who owns the workspace, "
@@ -233,7 +232,7 @@ def run_zygote(config: Config, host: socket.socket, go: int, host_alive: int, id
         os.read(go, 1)
         os.close(go)
         facts = settle(config, ids)
-        warm_up(config, facts.filters)
+        warm_up(config, facts)
         host.send(json.dumps({"up": True, "landlock": facts.landlock_abi, "ids": ids}).encode())
         zygote = Zygote(facts, host, host_alive)
         zygote.serve()
@@ -249,7 +248,14 @@ def settle(config: Config, ids: tuple[int, int]) -> contain.Facts:
     """Build the private root, become the cells' user, and give up what no cell will need."""
     reduced = config["tier"] == "reduced"
     network: bool = config["network"]
-    facts = contain.Facts(ids=ids, network=network, reduced=reduced, scratch=config.get("scratch", SCRATCH))
+    facts = contain.Facts(
+        ids=ids,
+        network=network,
+        reduced=reduced,
+        sealed=config["sealed"],
+        scratch=config.get("scratch", namespaces.SCRATCH_BYTES),
+    )
+    limits.apply(limits.STANDING)
     if not reduced:
         roots: list[tuple[str, str]] = [(path, real) for path, real in config["roots"]]
         trees = namespaces.collect(roots, network=network)
@@ -273,7 +279,7 @@ def settle(config: Config, ids: tuple[int, int]) -> contain.Facts:
     return facts
 
 
-def warm_up(config: Config, filters: dict[bool, bytes]) -> None:
+def warm_up(config: Config, facts: contain.Facts) -> None:
     """Import, touch and freeze everything a call will need, so that no cell pays for it again."""
     sys.path[:] = [entry for entry in sys.path if entry != os.path.dirname(os.path.dirname(__file__))]
     sys.path.extend(config["path"])
@@ -284,13 +290,12 @@ def warm_up(config: Config, filters: dict[bool, bytes]) -> None:
     runner.open_streams()
     results = runner.ResultMemory(None)
     for _ in range(REHEARSALS):  # often enough for the interpreter to have specialised the code on the way
-        rehearse(results, filters)
+        rehearse(results, facts)
         runner.run_inline(b"1/0", b"", "warm", results)
     linecache.cache.clear()
     _libc.limit_arenas(2)
     _libc.prepare_clone()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    _hear_nothing()
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -462,17 +467,24 @@ def leave(status: int) -> None:
 def _live(facts: contain.Facts, job: int, output: int, memory: int) -> int:
     ground = contain.Ground(facts)
     results = runner.ResultMemory(memory)
-    parked = contain.walk(contain.PARK if not facts.reduced else contain.PARK_REDUCED, ground)
-    farewell = -1 if facts.reduced else seccomp.listen(facts.farewell)
-    keep = {job, ground.ruleset, farewell}
     null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     for source, target in ((null, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
-    _close_all_but(keep)
+    if facts.sealed:
+        ground.job = contain.SEALED_JOB
+        parked = contain.walk(contain.PARK, ground)
+        gifts = _gifts(ground)
+        parked += b"\n" + contain.walk(contain.SEAL, ground)
+    else:
+        parked = contain.walk(contain.PARK_REDUCED if facts.reduced else contain.PARK_UNSEALED, ground)
+        gifts = _gifts(ground)
+    if ground.farewell >= 0:
+        gifts["f"] = ground.farewell
+    _close_all_but({job, ground.ruleset, *gifts.values()})
     stream = socket.socket(fileno=job)
-    _say_ready(stream, parked, _gifts(ground, farewell))
+    _say_ready(stream, parked, gifts)
     if not select.select([stream], [], [], 0)[0]:
-        rehearse(results, facts.filters)
+        rehearse(results, facts)
     job_given = receive(stream)
     if job_given is None:
         return 0  # never used: the host let go of it
@@ -480,13 +492,19 @@ def _live(facts: contain.Facts, job: int, output: int, memory: int) -> int:
     fds = job_given.descriptors
     if meta["workspace"] is not None and not facts.reduced:
         ground.tree = fds.pop(0)
-    confined = contain.walk(contain.CONFINE if not facts.reduced else contain.CONFINE_REDUCED, ground)
+    confined = contain.walk(_steps_left(facts), ground)
     for target, fd in enumerate(fds):
         os.dup2(fd, target)
         os.close(fd)
     os.chdir(meta["cwd"])
     _announce(stream, confined, ground.upper)
     return _run(job_given, results)
+
+
+def _steps_left(facts: contain.Facts) -> contain.Steps:
+    if facts.reduced:
+        return contain.CONFINE_REDUCED
+    return contain.CONFINE_SEALED if facts.sealed else contain.CONFINE
 
 
 class Job:
@@ -502,14 +520,12 @@ class Job:
         self.descriptors = fds
 
 
-def _gifts(ground: contain.Ground, farewell: int) -> dict[str, int]:
+def _gifts(ground: contain.Ground) -> dict[str, int]:
     """What lets the host look in from outside, and, held, keeps the cell's end from waiting for its mounts'."""
     gifts = {"s": os.open(ground.scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)}
     if not ground.facts.reduced:
         gifts["v"] = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         gifts["m"] = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    if farewell >= 0:
-        gifts["f"] = farewell
     return gifts
 
 
@@ -521,28 +537,46 @@ def _say_ready(stream: socket.socket, parked: bytes, gifts: dict[str, int]) -> N
 
 
 REHEARSAL = b"import math\nprint('', end='')\nresult = [str(math.sqrt(2)), input_data]\n"
+MUCH = 1 << 62
+REHEARSED_META = json.dumps(
+    {
+        "kind": "inline",
+        "workspace": None,
+        "access": "none",
+        "exec": False,
+        "environment": {},
+        "cwd": "/tmp",
+        "cpu_s": 1 << 30,  # the kernel counts them in nanoseconds
+        **dict.fromkeys(("memory_bytes", "processes", "disk_bytes", "file_bytes", "open_files"), MUCH),
+        "copy_bytes": 0,
+    }
+).encode()
+"""As the host writes it, with limits that lift what there is."""
 
 
-def rehearse(results: runner.ResultMemory, filters: dict[bool, bytes]) -> None:
+def rehearse(results: runner.ResultMemory, facts: contain.Facts) -> None:
     """Go the way of a call once with nothing in it, while nobody waits.
 
     The pages that a call writes to are then this cell's own already, and need not be copied when it matters.
     """
     here, there = socket.socketpair()
-    meta = json.dumps({"workspace": None, "limits": [1, 2.5], "environment": {}}).encode()
-    head = frames.JOB.pack(frames.JOB_MAGIC, len(meta), 4, len(REHEARSAL), 4)
-    there.sendall(head + meta + b"warm" + REHEARSAL + b"null")
+    head = frames.JOB.pack(frames.JOB_MAGIC, len(REHEARSED_META), 4, len(REHEARSAL), 4)
+    there.sendall(head + REHEARSED_META + b"warm" + REHEARSAL + b"null")
     job = receive(here)
     assert job is not None
-    contain.rehearse(filters)
+    contain.rehearse(facts, job.meta)
     _announce(there, bytes(512), None)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    runner.refresh_random_state()
-    runner.run_inline(job.source, job.input_json, "warm", results)
+    _run(job, results)
+    gc.disable()
+    _hear_nothing()
     here.close()
     results.clear()
     linecache.cache.clear()
+
+
+def _hear_nothing() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _close_all_but(keep: set[int]) -> None:

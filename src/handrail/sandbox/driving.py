@@ -2,6 +2,7 @@
 
 import array
 import json
+import math
 import os
 import select
 import signal
@@ -125,7 +126,7 @@ def _meta_of(profile: SandboxProfile, kind: str) -> bytes:
         "exec": profile.exec or kind == "shell",
         "environment": dict(profile.environment),
         "cwd": shown or SCRATCH,
-        "cpu_s": limits.cpu_s,
+        "cpu_s": math.ceil(limits.cpu_s),
         "memory_bytes": limits.memory_bytes,
         "processes": limits.processes,
         "disk_bytes": limits.disk_bytes,

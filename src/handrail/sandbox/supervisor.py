@@ -29,6 +29,7 @@ from handrail.sandbox.programs import CellResult, InlineCode, Program, ShellComm
 from handrail.sandbox.zygotes import ParkedCell, Zygote, ZygoteKey, hear_zygote, needed_top
 from handrail.tool import Signal
 from handrail_cell import frames
+from handrail_cell.namespaces import SCRATCH_BYTES
 from handrail_cell.wire import EnforcementReport
 
 __all__ = ["CellProcess", "CellResult", "InlineCode", "Program", "ShellCommand", "StagedLayer", "Supervisor"]
@@ -121,7 +122,7 @@ class Supervisor:
         on_output: Callable[[bytes], None] | None,
         cancel: Signal | None,
     ) -> CellResult:
-        zygote = self._borrow(profile)
+        zygote = self._borrow(profile, program)
         run = None
         try:
             run = Run.begin(zygote, profile, on_output, watched=profile.exec or isinstance(program, ShellCommand))
@@ -140,7 +141,7 @@ class Supervisor:
 
         Returns when its walls stand. It lives until it ends, is killed, or this supervisor or its process ends.
         """
-        zygote = self._borrow(profile)
+        zygote = self._borrow(profile, program)
         try:
             run = Run.begin(zygote, profile, None, watched=False)
         except BaseException:
@@ -166,18 +167,20 @@ class Supervisor:
 
     # -- warm parents and parked cells
 
-    def _borrow(self, profile: SandboxProfile) -> Zygote:
+    def _borrow(self, profile: SandboxProfile, program: Program | None = None) -> Zygote:
         key = _key_of(profile)
+        if key.sealed and isinstance(program, ShellCommand):
+            key = replace(key, sealed=False)
         weaker_will_do = self._allow_reduced and profile.minimum_tier == "reduced"
         if self._full_refused and weaker_will_do:
-            return self._parking.borrow(replace(key, tier="reduced"))
+            return self._parking.borrow(replace(key, tier="reduced", sealed=False))
         try:
             return self._parking.borrow(key)
         except SandboxUnavailable as refusal:
             self._full_refused = str(refusal)
             if not weaker_will_do:
                 raise
-            return self._parking.borrow(replace(key, tier="reduced"))
+            return self._parking.borrow(replace(key, tier="reduced", sealed=False))
 
     @contextlib.contextmanager
     def _parent(self, profile: SandboxProfile) -> Generator[Zygote]:
@@ -219,7 +222,10 @@ class Supervisor:
 def _key_of(profile: SandboxProfile) -> ZygoteKey:
     """The warm parent that a profile's cells come from, where the full walls can be had."""
     top = needed_top(profile.workspace if profile.access != "none" else None)
-    return ZygoteKey("full", profile.network, profile.preload, profile.read_only_dirs, top)
+    limits = profile.limits
+    usual = min(limits.disk_bytes, limits.memory_bytes) == SCRATCH_BYTES
+    sealed = usual and profile.access == "none" and not profile.exec and not profile.network
+    return ZygoteKey("full", profile.network, profile.preload, profile.read_only_dirs, top, sealed)
 
 
 class CellProcess:

@@ -44,6 +44,8 @@ class ZygoteKey:
     preload: tuple[str, ...] = ()
     read_only_dirs: tuple[str, ...] = ()
     tops: tuple[str, ...] = ()
+    sealed: bool = False
+    """All walls of its cells stand before they wait: for calls without a workspace that start no program."""
 
 
 def interpreter() -> str:
@@ -169,6 +171,7 @@ class Zygote:
         config = {
             "tier": self.key.tier,
             "network": self.key.network,
+            "sealed": self.key.sealed,
             "preload": self.key.preload,
             "roots": library_roots(self.key.read_only_dirs),
             "tops": self.key.tops,
