@@ -1,7 +1,7 @@
 """Handrail runs an agent's tool calls without trusting them. The house, and who lives where:
 
 tool.py        ToolDef, Tool, Plugin, RiskLevel, Replay, Capability: declarations only
-schema.py      strict JSON in, and the compiled JSON Schema of a tool
+schema.py      strict JSON in, and the compiled JSON Schema of a tool; schema_cost.py bounds what a check may take
 call.py        the stages of one call: Proposed, Checked, Approved, Recorded; parked.py: questions that wait
 registry.py    ToolRegistry: the tools there are, under names that never meet
 workspace.py   one directory, opened once; guard.py holds path arguments beneath it

@@ -12,14 +12,17 @@ Rules of a tool's schema (JSON Schema 2020-12 by default, draft-07 when ``$schem
 5. References stay in the document; any other is refused at registration.
 6. Regular expressions run in linear time; look-around and back-references are refused at registration.
 7. No coercion: what was checked is what the handler gets.
+8. At most ``MAX_SUBSCHEMAS`` subschemas, none that leads back to itself without going into the value, and a check of a
+   shallow value takes at most ``MAX_STEPS_SHALLOW`` steps for each part of it (:mod:`handrail.schema_cost`); else it is
+   refused at registration. A value whose check could take more than ``MAX_STEPS`` is invalid, unchecked.
 """
 
 import hashlib
+import itertools
 import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias, cast
 from urllib.parse import urldefrag, urljoin
 
@@ -27,7 +30,9 @@ import jsonschema_rs
 import rfc8785
 
 from handrail.errors import ToolDefinitionError
+from handrail.schema_cost import MAX_STEPS_SHALLOW, MAX_SUBSCHEMAS, SHALLOW, Cost
 from handrail.sentences import kind_of, sentence
+from handrail.subschemas import REFERENCES, Subschema, subschemas
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 JsonObject: TypeAlias = Mapping[str, Any]
@@ -233,10 +238,10 @@ class Schema:
     """A tool's compiled JSON Schema. The only place that knows the validator library.
 
     ``document`` is a private copy; ``where`` names the tool or file in errors.
-    Raises :class:`~handrail.errors.ToolDefinitionError` when the schema cannot be used safely (rules 4 to 6).
+    Raises :class:`~handrail.errors.ToolDefinitionError` when the schema cannot be used safely (rules 4 to 6, and 8).
     """
 
-    __slots__ = ("_hidden", "_validator", "dialect", "document")
+    __slots__ = ("_cost", "_hidden", "_validator", "dialect", "document")
 
     def __init__(self, document: Mapping[str, Any], *, where: str = "schema", root_object: bool = True) -> None:
         try:
@@ -248,11 +253,12 @@ class Schema:
         self.dialect = _dialect_of(self.document, where)
         if root_object:
             _require_object_root(self.document, where)
-        subschemas = list(_subschemas(self.document, "#", ""))
-        _refuse_outside_references(subschemas, where)
-        for subschema in subschemas:
+        found = list(itertools.islice(subschemas(self.document), MAX_SUBSCHEMAS + 1))
+        self._cost = _affordable(found, where)
+        _refuse_outside_references(found, where)
+        for subschema in found:
             _check_subschema(subschema, where)
-        self._hidden = _hidden_names(subschemas)
+        self._hidden = _hidden_names(found)
         self._validator = _compiled(self.document, self.dialect, where)
 
     def errors(self, value: Any, *, mask: bool = False, root: str = "the arguments") -> list[str]:
@@ -262,6 +268,8 @@ class Schema:
         ``writeOnly`` properties are always hidden. ``root`` is what a sentence calls the whole value.
         """
         try:
+            if self.too_much(value):
+                return [f"{root} cannot be checked: that would take too long; send less, or nest it less"]
             if self._validator.is_valid(value):
                 return []
             found = self._validator.iter_errors(value)
@@ -276,7 +284,11 @@ class Schema:
 
     def accepts(self, value: Any) -> bool:
         """Whether ``value`` is valid. No coercion."""
-        return self._validator.is_valid(value)
+        return not self.too_much(value) and self._validator.is_valid(value)
+
+    def too_much(self, value: Any, *, largest: int = MAX_BYTES) -> bool:
+        """Whether checking ``value``, which came in at most ``largest`` bytes, could take too long (rule 8)."""
+        return not (self._cost.always and largest <= MAX_BYTES) and not self._cost.allows(value)
 
 
 def _dialect_of(document: Mapping[str, Any], where: str) -> str:
@@ -295,53 +307,26 @@ def _require_object_root(document: Mapping[str, Any], where: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Subschema:
-    """A schema within the document: where it stands, the base URI that holds there, the property it is of."""
-
-    node: Mapping[str, Any]
-    path: str
-    base: str
-    property: str | None
-
-
-_OF_NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
-_OF_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-_OF_ONE = (
-    *("items", "additionalItems", "unevaluatedItems", "contains", "additionalProperties", "unevaluatedProperties"),
-    *("propertyNames", "not", "if", "then", "else", "contentSchema"),
-)
+def _affordable(found: Sequence[Subschema], where: str) -> Cost:
+    """The cost of checking against these subschemas (rule 8)."""
+    if len(found) > MAX_SUBSCHEMAS:
+        raise ToolDefinitionError(f"{where}: the schema has more than {MAX_SUBSCHEMAS} subschemas")
+    cost = Cost(found)
+    if cost.circular:
+        raise ToolDefinitionError(f"{where}: a reference leads back to itself without going into the value")
+    if cost.steps(SHALLOW) > MAX_STEPS_SHALLOW:
+        raise ToolDefinitionError(
+            f"{where}: its alternatives and references multiply; checking one value could take more than "
+            f"{MAX_STEPS_SHALLOW} steps for each part of it"
+        )
+    return cost
 
 
-def _subschemas(node: Any, path: str, base: str, name: str | None = None) -> Iterator[_Subschema]:
-    """Every schema of the document, the root first. What stands in const, enum, default or examples is no schema."""
-    if not isinstance(node, Mapping):
-        return
-    schema = cast("Mapping[str, Any]", node)
-    named = schema.get("$id")
-    if isinstance(named, str) and not named.startswith("#"):
-        base = urldefrag(urljoin(base, named)).url
-    yield _Subschema(schema, path, base, name)
-    for keyword in _OF_NAMES:
-        inner = schema.get(keyword)
-        if isinstance(inner, Mapping):
-            for key, item in cast("Mapping[str, Any]", inner).items():
-                is_property = keyword == "properties"
-                yield from _subschemas(item, f"{path}/{keyword}/{key}", base, key if is_property else None)
-    for keyword in _OF_LISTS:
-        inner = schema.get(keyword)
-        if isinstance(inner, list):
-            for index, item in enumerate(cast("list[Any]", inner)):
-                yield from _subschemas(item, f"{path}/{keyword}/{index}", base)
-    for keyword in _OF_ONE:
-        yield from _subschemas(schema.get(keyword), f"{path}/{keyword}", base)
-
-
-def _refuse_outside_references(subschemas: Sequence[_Subschema], where: str) -> None:
+def _refuse_outside_references(found: Sequence[Subschema], where: str) -> None:
     """A reference may name this document, or a resource that is embedded in it (``$id``); nothing else."""
-    here = {subschema.base for subschema in subschemas}
-    for subschema in subschemas:
-        for keyword in ("$ref", "$dynamicRef"):
+    here = {subschema.base for subschema in found}
+    for subschema in found:
+        for keyword in REFERENCES:
             target = subschema.node.get(keyword, "#")
             inside = isinstance(target, str) and (
                 target.startswith("#") or urldefrag(urljoin(subschema.base, target)).url in here
@@ -353,7 +338,7 @@ def _refuse_outside_references(subschemas: Sequence[_Subschema], where: str) -> 
                 )
 
 
-def _check_subschema(subschema: _Subschema, where: str) -> None:
+def _check_subschema(subschema: Subschema, where: str) -> None:
     """Rules 4 and 6 for one schema: a known dialect, and patterns that run in linear time."""
     if "$schema" in subschema.node:
         _dialect_of(subschema.node, f"{where}: {subschema.path}")
@@ -374,9 +359,9 @@ def _require_linear(pattern: str, place: str) -> None:
         ) from None
 
 
-def _hidden_names(subschemas: Sequence[_Subschema]) -> frozenset[str | int] | None:
+def _hidden_names(found: Sequence[Subschema]) -> frozenset[str | int] | None:
     """The properties declared ``writeOnly``; ``None``, which hides every value, where one has no name of its own."""
-    secret = [subschema.property for subschema in subschemas if subschema.node.get("writeOnly") is True]
+    secret = [subschema.property for subschema in found if subschema.node.get("writeOnly") is True]
     return None if None in secret else frozenset(name for name in secret if name is not None)
 
 

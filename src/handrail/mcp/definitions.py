@@ -17,7 +17,6 @@ from typing import Any, cast
 from handrail.approval.render import is_hidden
 from handrail.errors import ToolDefinitionError
 from handrail.mcp.catalog import ServerSpec
-from handrail.mcp.cost import refuse_explosive
 from handrail.names import model_name
 from handrail.schema import ArgumentsInvalid, Schema, canonical_bytes, copy_json, digest_of
 from handrail.tool import Capability, Replay, RiskLevel, ToolDef
@@ -174,14 +173,13 @@ def _check_schemas(document: Mapping[str, Any]) -> None:
     properties = cast("Mapping[str, Any]", given).get("properties", {})
     if not isinstance(properties, Mapping):
         raise ToolDefinitionError("inputSchema: properties is not an object")
-    refuse_explosive(Schema(cast("Mapping[str, Any]", given), where="inputSchema").document, where="inputSchema")
+    Schema(cast("Mapping[str, Any]", given), where="inputSchema")
     output = document.get("outputSchema")
     if output is None and "outputSchema" not in document:
         return
     if not isinstance(output, Mapping):
         raise ToolDefinitionError("outputSchema is not an object")
-    schema = Schema(cast("Mapping[str, Any]", output), where="outputSchema", root_object=False)
-    refuse_explosive(schema.document, where="outputSchema")
+    Schema(cast("Mapping[str, Any]", output), where="outputSchema", root_object=False)
 
 
 def _hints(document: Mapping[str, Any]) -> Mapping[str, Any]:

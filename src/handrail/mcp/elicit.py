@@ -18,7 +18,6 @@ from handrail.approval.decision import ApprovalRequest, Approve, Approver, Modif
 from handrail.call import new_call_id
 from handrail.errors import ToolDefinitionError
 from handrail.mcp.approvals import Ask
-from handrail.mcp.cost import refuse_explosive
 from handrail.mcp.definitions import printable
 from handrail.schema import Schema, digest_of
 from handrail.tool import RiskLevel
@@ -95,12 +94,10 @@ def _schema_of(params: types.ElicitRequestParams) -> Schema | None:
     if isinstance(params, types.ElicitRequestURLParams):
         return Schema({"type": "object"})
     try:
-        schema = Schema(params.requested_schema, where="requestedSchema")
-        refuse_explosive(schema.document, where="requestedSchema")
+        return Schema(params.requested_schema, where="requestedSchema")
     except ToolDefinitionError as error:
         log.warning("a server's question was declined: %s", error)
         return None
-    return schema
 
 
 def _proposed(params: types.ElicitRequestParams) -> dict[str, Any]:

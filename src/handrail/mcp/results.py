@@ -7,7 +7,7 @@ from typing import Any, cast
 import mcp_types as types
 from mcp import MCPError
 
-from handrail.mcp.cost import MIN_DEPTH, depth_allowed, depth_of
+from handrail.mcp.catalog import DEFAULT_MESSAGE_BYTES
 from handrail.mcp.wire import TOO_LARGE_ANSWER, UNREADABLE_ANSWER
 from handrail.outcome import Reason, ToolOutcome
 from handrail.schema import Schema
@@ -51,9 +51,8 @@ def _broken(value: Any, output: Schema | None, *, has_value: bool) -> str:
         return ""
     if not has_value:
         return "it has no structured content"
-    depth = depth_of(value)
-    if depth > MIN_DEPTH and depth > (deepest := depth_allowed(output.document)):
-        return f"it nests deeper than the {deepest} levels that can be checked"
+    if output.too_much(value, largest=DEFAULT_MESSAGE_BYTES):
+        return "it cannot be checked: that would take too long"
     return "; ".join(output.errors(value, root="the result"))
 
 
