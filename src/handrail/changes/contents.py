@@ -43,8 +43,7 @@ class Blobs:
         """Keep ``data`` and return its name. Raises :class:`StoreFull`."""
         sha256 = hashlib.sha256(data).hexdigest()
         if not self.touch(sha256):
-            self._take_room(len(data))
-            self._write(lambda target: _write_all(target, data))
+            self._write(len(data), lambda target: _write_all(target, data))
         return sha256
 
     def put_fd(self, fd: int) -> tuple[str, int]:
@@ -54,8 +53,7 @@ class Blobs:
             data = os.pread(fd, beneath.CHUNK + 1, 0)
             if len(data) <= beneath.CHUNK:
                 return self.put(data), len(data)
-        self._take_room(expected)
-        return self._write(lambda target: beneath.copy_content(fd, target), reserved=expected)
+        return self._write(expected, lambda target: beneath.copy_content(fd, target))
 
     def open(self, sha256: str) -> int:
         """A read-only descriptor. Raises :class:`~handrail.errors.UndoUnavailable` when the content is gone."""
@@ -90,10 +88,11 @@ class Blobs:
 
     def remove(self, sha256: str) -> None:
         """Forget a content."""
-        found = beneath.look(self._fd, sha256.encode())
-        if found is not None:
-            os.unlink(sha256.encode(), dir_fd=self._fd)
-            self._count(-found.st_size)
+        with self._counter() as (value, put):
+            found = beneath.look(self._fd, sha256.encode())
+            if found is not None:
+                os.unlink(sha256.encode(), dir_fd=self._fd)
+                put(max(0, value - found.st_size))
 
     def flush(self, names: Iterable[str], *, whole: bool) -> None:
         """Return after these contents are on disk. ``whole``: by one flush of the filesystem."""
@@ -114,49 +113,69 @@ class Blobs:
         with self._counter() as (value, _):
             return value
 
-    def recount(self) -> None:
-        """Count again from what is there, and sweep up what a killed writer left. For a store nobody else writes to."""
-        for name in os.listdir(self._fd):
-            if name.startswith(_PARTIAL.decode()):
-                os.unlink(name, dir_fd=self._fd)
-        total = sum(size for _, size, _ in self.sizes())
+    def sweep(self) -> None:
+        """Count what is really there: a writer that was killed gave neither its file nor its room back."""
         with self._counter() as (_, put):
+            total = sum(size for _, size, _ in self.sizes())
+            for name in os.listdir(self._fd):
+                if name.startswith(_PARTIAL.decode()):
+                    total += self._reserved_by(name)
             put(total)
 
-    def _write(self, fill: Callable[[int], tuple[str, int]], reserved: int = 0) -> tuple[str, int]:
-        partial = _PARTIAL + os.urandom(8).hex().encode()
-        fd = beneath.open_file(self._fd, partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    def _write(self, expected: int, fill: Callable[[int], tuple[str, int]]) -> tuple[str, int]:
+        partial, fd = self._begun(expected)
         try:
             sha256, size = fill(fd)
             faults.point("contents:written")
-            if self.touch(sha256):
-                os.unlink(partial, dir_fd=self._fd)
-                self._count(-(reserved or size))
-            else:
-                os.rename(partial, sha256.encode(), src_dir_fd=self._fd, dst_dir_fd=self._fd)
-                self._unflushed.add(sha256)
-                if reserved and size != reserved:
-                    self._count(size - reserved)
-        except OSError as error:
-            os.unlink(partial, dir_fd=self._fd)
-            raise ChangeError(f"the private store cannot be written: {error.strerror}") from error
+            with self._counter() as (value, put):
+                if self.touch(sha256):
+                    os.unlink(partial, dir_fd=self._fd)
+                    put(max(0, value - expected))
+                else:
+                    os.rename(partial, sha256.encode(), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+                    self._unflushed.add(sha256)
+                    put(max(0, value - expected + size))
+        except BaseException as error:
+            self._abandon(partial, expected)
+            if isinstance(error, OSError):
+                raise ChangeError(f"the private store cannot be written: {error.strerror}") from error
+            raise
         finally:
             os.close(fd)
         return sha256, size
 
-    def _take_room(self, size: int) -> None:
-        for attempt in (1, 2):
+    def _begun(self, size: int) -> tuple[bytes, int]:
+        """A private file to write to, and room for ``size`` bytes; both at once, so that neither is lost alone."""
+        for gain in (self.sweep, lambda: self.make_room(size), None):
             with self._counter() as (value, put):
                 if value + size <= self.max_bytes:
+                    partial = b"%s%d-%s" % (_PARTIAL, size, os.urandom(8).hex().encode())
+                    fd = beneath.open_file(self._fd, partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+                    fcntl.flock(fd, fcntl.LOCK_EX)  # held for as long as its writer lives
                     put(value + size)
-                    return
-            if attempt == 1:
-                self.make_room(size)
+                    return partial, fd
+            if gain is not None:
+                gain()
         raise StoreFull(f"the private store is full (limit {self.max_bytes} bytes, {size} more needed)")
 
-    def _count(self, difference: int) -> None:
+    def _abandon(self, partial: bytes, expected: int) -> None:
         with self._counter() as (value, put):
-            put(max(0, value + difference))
+            if beneath.look(self._fd, partial) is not None:
+                os.unlink(partial, dir_fd=self._fd)
+                put(max(0, value - expected))
+
+    def _reserved_by(self, partial: str) -> int:
+        """The room that a living writer's file holds; a dead one's file is removed, and holds none."""
+        fd = beneath.open_file(self._fd, partial.encode())
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(partial.split("-")[1])
+        else:
+            os.unlink(partial, dir_fd=self._fd)
+            return 0
+        finally:
+            os.close(fd)
 
     @contextmanager
     def _counter(self) -> Generator[tuple[int, Callable[[int], None]], None, None]:

@@ -343,7 +343,7 @@ class ChangeStore:
     # ── limits ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def tidy(self) -> None:
-        """Give up what is older than the age limit, and contents that nobody refers to."""
+        """Give up what is older than the age limit, contents that nobody refers to, and what a killed writer left."""
         oldest = self._clock() - self.max_age
         entries = self.history()
         for entry in entries[: max(0, len(entries) - MAX_ENTRIES)]:
@@ -352,6 +352,7 @@ class ChangeStore:
             if not entry.gone and entry.at < oldest:
                 self._give_up(entry, f"it is older than {self.max_age / DAY:g} days")
         self._remove_unreferenced()
+        self._blobs.sweep()
 
     def _make_room(self, needed: int) -> None:
         """The oldest undos go first, until ``needed`` more bytes fit."""
