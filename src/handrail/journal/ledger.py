@@ -18,8 +18,8 @@ The life of a call::
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, cast
 
 from handrail.errors import ApprovalError, CallBegunBefore, JournalError, StaleEpoch
 from handrail.journal.records import Head, Record, encode, extended
@@ -28,9 +28,8 @@ from handrail.parked import Answer, Grant, ParkedCall
 CallState = Literal["parked", "open", "held", "claimed", "settled", "refused"]
 
 
-@dataclass(frozen=True, slots=True)
-class CallRow:
-    """Where one call stands. Sequences point into the chain; 0 means there is none."""
+class CallRow(NamedTuple):
+    """Where one call stands. Sequences point into the chain; 0 means there is none. In the order of its columns."""
 
     call_id: str
     state: CallState
@@ -49,8 +48,7 @@ class CallRow:
         return self.end > 0
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalRow:
+class ApprovalRow(NamedTuple):
     """Where one approval stands. ``verdict`` is "" until it is answered."""
 
     approval_id: str
@@ -63,8 +61,7 @@ class ApprovalRow:
     binding: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GrantRow:
+class GrantRow(NamedTuple):
     """Where one grant stands."""
 
     grant_id: str
@@ -163,7 +160,7 @@ def begin(intent: Mapping[str, Any], executor: str, won: list[int]) -> Operation
             sequence = page.append(
                 {**_brief("attempt", call_id, intent["at"]), "executor": executor, "epoch": row.epoch, "of": row.intent}
             )
-            page.put_call(replace(row, state="open"))
+            page.put_call(row._replace(state="open"))
             won.append(row.intent)
             return Begun(sequence, row.epoch)
         used = _usable(page, approval_id, call_id, approval["binding"] if approval is not None else None)
@@ -235,7 +232,7 @@ def commit_begin(
         approval = _usable(page, approval_id or "", call_id, None)
         _use(page, approval)
         sequence = page.append({**record, "approval": approval_id, "executor": executor, "epoch": epoch})
-        page.put_call(replace(owned, commit="begun"))
+        page.put_call(owned._replace(commit="begun"))
         return sequence
 
     return Operation("commit_begin", decide, (call_id,), (approval_id,) if approval_id else ())
@@ -251,7 +248,7 @@ def commit_end(call_id: str, change_digest: str, executor: str, epoch: int, at: 
         if owned is None or owned.commit != "begun":
             return _stale(page, call_id, record, executor, epoch, row=row)
         sequence = page.append(record)
-        page.put_call(replace(owned, commit="ended"))
+        page.put_call(owned._replace(commit="ended"))
         return sequence
 
     return Operation("commit_end", decide, (call_id,))
@@ -267,7 +264,7 @@ def claim(call_ids: Iterable[str], is_dead: Callable[[str], bool], executor: str
             row = page.calls.get(call_id)
             if row is None or row.state not in ("open", "claimed") or not is_dead(row.executor):
                 continue
-            taken = replace(row, state="claimed", executor=executor, epoch=row.epoch + 1)
+            taken = row._replace(state="claimed", executor=executor, epoch=row.epoch + 1)
             page.append(
                 {**_brief("claimed", call_id, at), "executor": executor, "epoch": taken.epoch, "from": row.executor}
             )
@@ -290,7 +287,7 @@ def resolve(call_id: str, verdict: Literal["happened", "did_not"], by: str, at: 
         if row.resolved:
             raise JournalError(f"the call {call_id} was settled by a person before (record {row.resolved})")
         sequence = page.append({**_brief("resolved", call_id, at), "verdict": verdict, "by": by})
-        page.put_call(replace(row, resolved=sequence))
+        page.put_call(row._replace(resolved=sequence))
         return sequence
 
     return Operation("resolve", decide, (call_id,))
@@ -311,7 +308,7 @@ def park(parked: ParkedCall, executor: str, epoch: int | None, at: float) -> Ope
             owned = None if row is None else _owned(row, executor, epoch)
             if owned is None:
                 return _stale(page, parked.call_id, record, executor, epoch, row=row)
-            after = replace(owned, state="held", executor="", approval_id=parked.approval_id)
+            after = owned._replace(state="held", executor="", approval_id=parked.approval_id)
         elif row is None or row.state == "parked":
             _use(page, page.approvals.get(row.approval_id) if row else None)
             after = CallRow(parked.call_id, "parked", approval_id=parked.approval_id)
@@ -351,7 +348,7 @@ def answer(approval_id: str, given: Answer, now: float) -> Operation:
                 "why": given.why,
             }
         )
-        page.put_approval(replace(row, answered=sequence, verdict=given.verdict))
+        page.put_approval(row._replace(answered=sequence, verdict=given.verdict))
         return sequence
 
     return Operation("answer", decide, approvals=(approval_id,))
@@ -421,7 +418,7 @@ def revoke_grant(grant_id: str, at: float) -> Operation:
         if row.revoked_at is not None:
             raise ApprovalError(f"the grant {grant_id} was ended before")
         page.append({**_brief("revoked", "", at), "grant_id": grant_id})
-        page.put_grant(replace(row, revoked_at=at))
+        page.put_grant(row._replace(revoked_at=at))
         return page.grants[grant_id]
 
     return Operation("revoke", decide, grants=(grant_id,))
@@ -459,9 +456,9 @@ def _owned(row: CallRow, executor: str, epoch: int) -> CallRow | None:
     A held call belongs to nobody: the first who comes with the next epoch takes it, together with its approval.
     """
     if row.state in ("open", "claimed") and row.executor == executor and row.epoch == epoch:
-        return row if row.state == "open" else replace(row, state="open")
+        return row if row.state == "open" else row._replace(state="open")
     if row.state == "held" and row.epoch + 1 == epoch:
-        return replace(row, state="open", executor=executor, epoch=epoch)
+        return row._replace(state="open", executor=executor, epoch=epoch)
     return None
 
 
@@ -485,26 +482,13 @@ def _usable(page: Page, approval_id: str, call_id: str, binding: str | None) -> 
 
 def _use(page: Page, row: ApprovalRow | None) -> None:
     if row is not None and not row.used:
-        page.put_approval(replace(row, used=True))
+        page.put_approval(row._replace(used=True))
 
 
 def _ended(page: Page, row: CallRow, settlement: Mapping[str, Any], state: Literal["settled", "refused"]) -> int:
     sequence = page.append(settlement)
     status = _status(settlement)
-    page.put_call(
-        CallRow(
-            row.call_id,
-            state,
-            row.executor,
-            row.epoch,
-            row.intent,
-            sequence,
-            status,
-            row.approval_id,
-            row.commit,
-            row.resolved,
-        )
-    )
+    page.put_call(row._replace(state=state, end=sequence, status=status))
     return sequence
 
 

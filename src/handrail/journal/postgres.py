@@ -220,11 +220,9 @@ class PostgresStore:
             name = self._name
             records = [(name, record.sequence, call_id, record.body, record.hash) for record, call_id in page.added]
             _many(cursor, "INSERT INTO handrail_record VALUES (%s,%s,%s,%s,%s)", records)
-            _many(cursor, _PUT_CALL, ((name, *_call_values(page.calls[item])) for item in page.changed_calls))
-            rows = [page.approvals[item] for item in page.changed_approvals]
-            _many(cursor, _PUT_APPROVAL, ((name, *_approval_values(row)) for row in rows))
-            given = [page.grants[item] for item in page.changed_grants]
-            _many(cursor, _PUT_GRANT, ((name, row.grant_id, row.session, row.granted, row.revoked_at) for row in given))
+            _many(cursor, _PUT_CALL, ((name, *page.calls[item]) for item in page.changed_calls))
+            _many(cursor, _PUT_APPROVAL, ((name, *page.approvals[item]) for item in page.changed_approvals))
+            _many(cursor, _PUT_GRANT, ((name, *page.grants[item]) for item in page.changed_grants))
             cursor.execute(
                 "UPDATE handrail_head SET sequence = %s, hash = %s WHERE journal = %s",
                 (page.head.sequence, page.head.hash, name),
@@ -412,34 +410,6 @@ def _many(cursor: Any, sql: str, rows: Iterable[tuple[Any, ...]]) -> None:
     values = list(rows)
     if values:
         cursor.executemany(sql, values)
-
-
-def _call_values(row: CallRow) -> tuple[Any, ...]:
-    return (
-        row.call_id,
-        row.state,
-        row.executor,
-        row.epoch,
-        row.intent,
-        row.end,
-        row.status,
-        row.approval_id,
-        row.commit,
-        row.resolved,
-    )
-
-
-def _approval_values(row: ApprovalRow) -> tuple[Any, ...]:
-    return (
-        row.approval_id,
-        row.call_id,
-        row.parked,
-        row.answered,
-        row.verdict,
-        row.used,
-        row.expires_at,
-        row.binding,
-    )
 
 
 def _record(row: Any) -> Record:

@@ -182,12 +182,11 @@ class SqliteStore:
             for record, call_id in page.added:
                 run(_PUT_RECORD, (record.sequence, call_id, record.body, record.hash))
             for call_id in page.changed_calls:
-                run(_PUT_CALL, _call_values(page.calls[call_id]))
+                run(_PUT_CALL, page.calls[call_id])
             for approval_id in page.changed_approvals:
-                run(_PUT_APPROVAL, _approval_values(page.approvals[approval_id]))
+                run(_PUT_APPROVAL, page.approvals[approval_id])
             for grant_id in page.changed_grants:
-                given = page.grants[grant_id]
-                run(_PUT_GRANT, (given.grant_id, given.session, given.granted, given.revoked_at))
+                run(_PUT_GRANT, page.grants[grant_id])
             run(_PUT_HEAD, (page.head.sequence, page.head.hash))
             if page.cut is not None:
                 cut = page.cut.sequence
@@ -494,38 +493,10 @@ def _call_row(row: Collection[Any]) -> CallRow:
     return CallRow(*_typed(row, (str, str, str, int, int, int, str, str, str, int), "a call"))
 
 
-def _call_values(row: CallRow) -> tuple[Any, ...]:
-    return (
-        row.call_id,
-        row.state,
-        row.executor,
-        row.epoch,
-        row.intent,
-        row.end,
-        row.status,
-        row.approval_id,
-        row.commit,
-        row.resolved,
-    )
-
-
 def _approval_row(row: Any) -> ApprovalRow:
     kinds = (str, str, int, int, str, int, float, str)
     approval_id, call_id, parked, answered, verdict, used, expires_at, binding = _typed(row, kinds, "an approval")
     return ApprovalRow(approval_id, call_id, parked, answered, verdict, bool(used), expires_at, binding)
-
-
-def _approval_values(row: ApprovalRow) -> tuple[Any, ...]:
-    return (
-        row.approval_id,
-        row.call_id,
-        row.parked,
-        row.answered,
-        row.verdict,
-        int(row.used),
-        row.expires_at,
-        row.binding,
-    )
 
 
 def _grant_row(row: Any) -> GrantRow:
