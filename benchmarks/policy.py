@@ -104,7 +104,7 @@ def beginning_to_end(count: int) -> tuple[float, float]:
     arguments = {"path": where, "content": "x" * 2_000}
 
     def decide(n: int) -> object:
-        proposed = Proposed(str(n), registered, arguments, Origin(), 0.0)
+        proposed = Proposed(str(n), registered, arguments, Origin())
         return policy.decide(Checked(proposed, arguments, "/w", {"path": "file.py"}, {"path": where}))
 
     return measured(decide)

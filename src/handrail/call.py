@@ -67,7 +67,6 @@ class Proposed(Struct, frozen=True):
     registered: RegisteredTool
     arguments: dict[str, Any]
     origin: Origin
-    proposed_at: float
     edited_by: str | None = None
 
 

@@ -141,7 +141,7 @@ def _done(_: Mapping[str, Any]) -> str:
 def _a_call() -> Approved:
     definition = ToolDef("probe", "Probe.", {"type": "object", "properties": {}})
     registered = RegisteredTool(Tool(definition, _done), "host:probe", "probe", "check")
-    proposed = Proposed(new_call_id(), registered, {}, Origin(), 0.0)
+    proposed = Proposed(new_call_id(), registered, {}, Origin())
     return Approved(Checked(proposed, {}), "before", "check")
 
 

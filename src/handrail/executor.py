@@ -112,6 +112,7 @@ class _Walk(Struct):
     may_be_known: bool = False
     edits: int = 0
     edited_arguments: Mapping[str, Any] | None = None
+    edited_by: str | None = None
     recorded: Recorded | None = None
     checked: Checked | None = None
     change_digest: str | None = None
@@ -316,7 +317,7 @@ class ToolExecutor:
             arguments = decode_arguments(raw)
         except ArgumentsInvalid as error:
             return ToolOutcome.error(f"Invalid arguments for {walk.name}: {error}.", Reason.INVALID_ARGUMENTS)
-        return Proposed(walk.call_id, registered, arguments, origin, self._clock())
+        return Proposed(walk.call_id, registered, arguments, origin, walk.edited_by)
 
     def _check(self, walk: _Walk, proposed: Proposed) -> Checked | ToolOutcome:
         definition = proposed.registered.tool.definition
@@ -653,7 +654,7 @@ class ToolExecutor:
         registered = self.registry.find(parked.tool)
         if registered is None:
             raise ApprovalError(f"the tool {parked.tool!r} is not here, so its changes stay as they are")
-        proposed = Proposed(parked.call_id, registered, dict(parked.arguments), _origin_of(parked), self._clock())
+        proposed = Proposed(parked.call_id, registered, dict(parked.arguments), _origin_of(parked))
         walk.checked = Checked(proposed, parked.arguments)
         return Recorded(Approved(walk.checked, "changes", "parked"), held.idempotency_key, held.sequence, held.epoch)
 
@@ -728,7 +729,7 @@ class ToolExecutor:
         walk.edits += 1
         if walk.edits > MAX_EDITS:
             raise _EditedTooOften
-        walk.edited_arguments, walk.checked = edit.arguments, None
+        walk.edited_arguments, walk.edited_by, walk.checked = edit.arguments, edit.by, None
         return edit.arguments
 
     def _start_again(self, walk: _Walk) -> None:

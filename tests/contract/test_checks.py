@@ -141,7 +141,7 @@ def test_a_call_id_that_was_begun_and_never_ended_is_unknown_and_never_runs_agai
     call = "01990000-0000-7000-8000-000000000001"
 
     async def run() -> ToolOutcome:
-        proposed = Proposed(call, next(iter(registry)), {}, Origin(), 0.0)
+        proposed = Proposed(call, next(iter(registry)), {}, Origin())
         await journal.begin(Approved(Checked(proposed, {}), "before", "test"), deadline=4e9)
         return await ToolExecutor(registry, journal=journal).execute("pay", "{}", call_id=call)
 

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from handrail.approval.decision import Park
+from handrail.approval.decision import Approve, Modify, Park
 from handrail.call import Origin
 from handrail.errors import ApprovalError
 from handrail.executor import ToolExecutor
@@ -37,6 +37,31 @@ def test_a_call_leaves_one_intent_and_one_settlement(tmp_path):
     assert outcome.status == "ok"
     assert kinds == ["journal", "intent", "settled"]
     assert again == outcome
+
+
+class Edits:
+    """Ann halves what is above one."""
+
+    async def decide(self, request):
+        amount = request.arguments["amount"]
+        return Modify({"amount": amount // 2}, by="ann") if amount > 1 else Approve(by="ben")
+
+
+def test_an_intent_says_who_edited_the_call_and_who_approved_it(tmp_path):
+    async def scenario():
+        journal = SqliteJournal(str(tmp_path / "j.sqlite"))
+        tools = ToolRegistry()
+        tools.register_from_def(ToolDef("pay", risk_level=RiskLevel.DANGEROUS), lambda args: "paid")
+        executor = ToolExecutor(tools, journal=journal, approver=Edits())
+        await executor.execute("pay", {"amount": 2})
+        await executor.execute("pay", {"amount": 1})
+        intents = [record.data for record in journal.reader.records() if record.data["kind"] == "intent"]
+        journal.close()
+        return intents
+
+    edited, plain = asyncio.run(scenario())
+    assert (edited["arguments"], edited["edited_by"], edited["approval"]["by"]) == ({"amount": 1}, "ann", "ben")
+    assert (plain["arguments"], plain["edited_by"], plain["approval"]["by"]) == ({"amount": 1}, None, "ben")
 
 
 class Parking:

@@ -197,7 +197,7 @@ def _checked(house: House, tool: str, words: list[str]) -> Checked:
         guarded = FilesystemGuard(house.workspace).check(definition, arguments)
     except (ArgumentsInvalid, PathEscape, PathUnusable) as error:
         raise ConfigurationError(f"refused before any rule is asked: {error}") from None
-    proposed = Proposed(new_call_id(), registered, arguments, Origin(door="cli"), time.time())
+    proposed = Proposed(new_call_id(), registered, arguments, Origin(door="cli"))
     return Checked(proposed, guarded.arguments, house.workspace.path, guarded.requested, guarded.resolved)
 
 

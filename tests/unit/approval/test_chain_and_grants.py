@@ -106,7 +106,7 @@ def checked(
     properties = {"path": {"type": "string"}, "destination": {"type": "string"}, "content": {"type": "string"}}
     definition = ToolDef("t", parameters={"type": "object", "properties": properties}, risk_level=risk)
     registered = ToolRegistry().register_from_def(definition, lambda args: "")
-    proposed = Proposed("c", registered, arguments, Origin(), 0.0)
+    proposed = Proposed("c", registered, arguments, Origin())
     if workspace is None:
         return Checked(proposed, arguments)
     guarded = FilesystemGuard(workspace).check(definition, arguments)
