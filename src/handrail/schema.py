@@ -34,7 +34,6 @@ from handrail.schema_cost import MAX_STEPS_SHALLOW, MAX_SUBSCHEMAS, SHALLOW, Cos
 from handrail.sentences import kind_of, sentence
 from handrail.subschemas import REFERENCES, Subschema, subschemas
 
-Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 JsonObject: TypeAlias = Mapping[str, Any]
 
 MAX_DEPTH = 64

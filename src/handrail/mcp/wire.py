@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from handrail.schema import ArgumentsInvalid, copy_json, decode_json
+from handrail.schema import ArgumentsInvalid, decode_json
 
 UNREADABLE_ANSWER = -32091
 TOO_LARGE_ANSWER = -32092
@@ -83,15 +83,6 @@ class Intake:
             return decoded | {"result": self._listed(cast("dict[str, Any]", result))}
         return decoded
 
-    def accept_lax(self, message: Message) -> Message | None:
-        """One message that another decoder read: rule 1 for what is left of it, then :meth:`accept`."""
-        if "method" in message or "result" not in message or self._method_of(message) == "tools/list":
-            return self.accept(message)
-        try:
-            return self.accept(copy_json(message))
-        except ArgumentsInvalid as error:
-            return self._error(message.get("id"), UNREADABLE_ANSWER, str(error))
-
     def too_large(self, head: bytes, tail: bytes, size: int) -> Message | None:
         """A message beyond ``max_bytes`` whose middle was thrown away. Raises :class:`Unplaceable`."""
         found = _ID_FIRST.match(head.decode("utf-8", "replace")) or _ID_LAST.search(tail.decode("utf-8", "replace"))
@@ -99,10 +90,6 @@ class Intake:
         if found is None:
             raise Unplaceable(why)
         return self._error(int(found.group(1)), TOO_LARGE_ANSWER, why)
-
-    def _method_of(self, message: Message) -> str | None:
-        request_id = message.get("id")
-        return self._waiting.get(request_id) if isinstance(request_id, (int, str)) else None
 
     def _answered(self, request_id: Any) -> str | None:
         if type(request_id) not in (int, str):

@@ -361,7 +361,6 @@ def result_of(run: Run) -> CellResult:
         signal=killed_by,
         limit=limit,
         output=run.output.kept(),
-        output_total=run.output.total,
         truncated=run.output.truncated,
         value=leavings.value if code == 0 else None,
         error=None if code == 0 else leavings.error,

@@ -65,15 +65,14 @@ class CellResult:
     """What a call came to.
 
     ``exit_code`` or ``signal`` is set, from the kernel. ``limit`` names the limit that ended it. ``output`` is what was
-    kept of standard output and error in the order it came, ``output_total`` counts all of it. ``value`` is what inline
-    code bound to ``result``, as JSON bytes, and ``error`` its traceback: both untrusted. ``staged`` is to be closed.
+    kept of standard output and error in the order it came. ``value`` is what inline code bound to ``result``, as JSON
+    bytes, and ``error`` its traceback: both untrusted. ``staged`` is to be closed.
     """
 
     exit_code: int | None
     signal: int | None
     limit: LimitName | None
     output: bytes
-    output_total: int
     truncated: bool
     value: bytes | None
     error: str | None
