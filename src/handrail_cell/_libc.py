@@ -17,6 +17,9 @@ COLUMN = {"x86_64": 0, "aarch64": 1}.get(MACHINE)
 """Which column of the number table is ours; ``None`` on an architecture that we have no table for."""
 
 _libc = ctypes.PyDLL(None, use_errno=True) if LINUX else None
+_syscall = _libc.syscall if _libc is not None else None
+if _syscall is not None:
+    _syscall.restype = ctypes.c_long
 _mmap = _libc.mmap if _libc is not None else None
 if _mmap is not None:
     _mmap.restype = ctypes.c_void_p
@@ -70,22 +73,19 @@ MAP_ANONYMOUS = 0x20
 M_ARENA_MAX = -8
 
 
-def number(name: str) -> int:
-    """The number of a call on this machine. Raises ``OSError(ENOSYS)`` when it has none."""
-    if COLUMN is None:
-        raise OSError(38, f"no system call table for {MACHINE}")
-    value = NUMBERS[name][COLUMN]
-    if value is None:
-        raise OSError(38, f"{name} does not exist on {MACHINE}")
-    return value
+HERE = {} if COLUMN is None else {name: row[COLUMN] for name, row in NUMBERS.items() if row[COLUMN] is not None}
+"""The numbers of the calls that this machine has."""
 
 
-def call(name: str, *args: int | bytes | None) -> int:
-    """Make one system call. Bytes are passed by address (NUL added by C), ``None`` as a null pointer."""
-    if _libc is None:
-        raise OSError(38, "raw system calls need Linux")
-    words = [ctypes.c_char_p(arg) if arg is None or isinstance(arg, bytes) else ctypes.c_long(arg) for arg in args]
-    result = _libc.syscall(ctypes.c_long(number(name)), *words)
+def call(name: str, *args: int | bytes | ctypes.c_void_p | None) -> int:
+    """Make one system call. Bytes are passed by address (NUL added by C), ``None`` as a null pointer.
+
+    Integers are C's ``int``: an address is given as ``c_void_p``. Raises ``OSError(ENOSYS)`` for a call that this
+    machine does not have.
+    """
+    if _syscall is None or name not in HERE:
+        raise OSError(38, f"{name}: no such call on {sys.platform}, {MACHINE}")
+    result = _syscall(HERE[name], *args)
     if result == -1:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
@@ -136,7 +136,7 @@ def prepare_clone() -> None:
     global _tid_address, _pidfd_slot
     slot = ctypes.c_long(0)
     try:
-        prctl_tid = call("prctl", PR_GET_TID_ADDRESS, ctypes.addressof(slot), 0, 0, 0)
+        prctl_tid = call("prctl", PR_GET_TID_ADDRESS, ctypes.c_void_p(ctypes.addressof(slot)), 0, 0, 0)
         _tid_address = slot.value if prctl_tid == 0 else 0
     except OSError:  # a kernel without checkpoint support: glibc's cached thread id stays the parent's
         _tid_address = 0
@@ -157,9 +157,9 @@ def clone(flags: int) -> tuple[int, int]:
     flags |= 17 | CLONE_PIDFD  # 17: SIGCHLD
     if _tid_address:
         flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
-    slot = ctypes.addressof(_pidfd_slot)
+    slot, own = ctypes.c_void_p(ctypes.addressof(_pidfd_slot)), ctypes.c_void_p(_tid_address)
     # The last two arguments change places between the architectures.
-    tail = (_tid_address, 0) if COLUMN == 0 else (0, _tid_address)
+    tail = (own, 0) if COLUMN == 0 else (0, own)
     python.PyOS_BeforeFork()
     try:
         pid = call("clone", flags, 0, slot, *tail)
@@ -194,8 +194,16 @@ def limit_arenas(count: int) -> None:
         _libc.mallopt(M_ARENA_MAX, count)
 
 
-def install_filter(program: bytes, length: int, flags: int) -> int:
-    """``seccomp(SECCOMP_SET_MODE_FILTER)`` with a ``struct sock_fprog`` of ``length`` instructions."""
-    body = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("@HP", length, ctypes.addressof(body))
-    return call("seccomp", 1, flags, header)
+class Filter:
+    """Instructions as ``seccomp`` takes them: ``header`` is a ``struct sock_fprog``, made once, in the warm parent."""
+
+    __slots__ = ("_body", "header")
+
+    def __init__(self, program: bytes) -> None:
+        self._body = ctypes.create_string_buffer(program, len(program))
+        self.header = struct.pack("@HP", len(program) // 8, ctypes.addressof(self._body))
+
+
+def install_filter(prepared: Filter, flags: int) -> int:
+    """``seccomp(SECCOMP_SET_MODE_FILTER)``."""
+    return call("seccomp", 1, flags, prepared.header)

@@ -71,7 +71,7 @@ class Facts:
         self.scratch_base = ""
         self.below: dict[str, list[str]] = {}
         self.landlock_abi = landlock.abi()
-        self.farewell = seccomp.compile_filter(seccomp.farewell_policy(column), column)
+        self.farewell = seccomp.prepare(seccomp.farewell_policy(column), column)
         scoped = self.landlock_abi >= landlock.SCOPES_FROM
         policies = {
             may_exec: seccomp.final_policy(
@@ -79,8 +79,8 @@ class Facts:
             )
             for may_exec in (False, True)
         }
-        self.filters = {may_exec: seccomp.compile_filter(policy, column) for may_exec, policy in policies.items()}
-        self.sealing = seccomp.compile_filter(policies[False] | seccomp.farewell_policy(column), column)
+        self.filters = {may_exec: seccomp.prepare(policy, column) for may_exec, policy in policies.items()}
+        self.sealing = seccomp.prepare(policies[False] | seccomp.farewell_policy(column), column)
 
 
 Steps = list[tuple[str, Callable[[Ground], str]]]

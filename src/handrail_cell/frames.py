@@ -4,31 +4,32 @@ Host and zygote speak over a sequenced-packet socket, one message at a time; hos
 
 - *park* (host to zygote): :data:`PARK`, always 64 bytes, with three descriptors: the cell's end of its job stream, the
   cell's end of its output pipe, the result memory; and a fourth, where the zygote will write the end of the cell.
-- *parked* (zygote to host, on the fourth descriptor): :data:`PARKED` with a pidfd of the cell.
-- *ended* (zygote to host, same place): :data:`ENDED`, what ``wait4`` said.
+- *ended* (zygote to host, on the fourth descriptor): :data:`ENDED`, what ``wait4`` said; or :data:`UNBORN` with the
+  reason why there is no cell.
 - *farewell* (kernel to host): the exit status, as an argument of the cell's own ``exit_group``; see ``FAREWELL``.
 - *ready*, *confined*, *failed* (cell to host, on the job stream): a :data:`FRAME` head and text. All of them are
   written by trusted code before a byte of the tool's runs; after *confined* the stream is closed.
-- *job* (host to cell): :data:`JOB` head, then ``meta`` (JSON, the same for every call with one
-  profile), ``name`` (a file name, or JSON of argv and cwd), ``source`` and ``input``; descriptors ride with the
-  head.
+- *job* (host to cell): :data:`JOB` head, then ``meta`` (:data:`LIMITS`, then JSON, nothing for :data:`PLAIN`; the same
+  for every call with one profile), ``name`` (a file name, or JSON of argv and cwd), ``source`` and ``input``;
+  descriptors ride with the head.
 - *result*: left by the cell in the result memory: :data:`RESULT` head and a body. Untrusted: any code in the cell can
   write there.
 """
 
 import struct
+from typing import Any
 
 PARK = struct.Struct("=4s60x")
 PARK_MAGIC = b"park"
-PARKED = struct.Struct("=4si")
-PARKED_MAGIC = b"prkd"
 ENDED = struct.Struct("=4sid")  # magic, wait status, seconds of processor time
 ENDED_MAGIC = b"endd"
+UNBORN = struct.Struct("=4si")  # magic, errno
+UNBORN_MAGIC = b"none"
 
 FAREWELL = 0x0FA0E700
 """Bits of ``exit_group``'s argument that the kernel ignores. With them the call is shown to the host before it acts."""
 
-GIFTS = {"s": "scratch", "v": "view", "m": "mounts", "f": "farewell"}
+GIFTS = {"p": "pidfd", "s": "scratch", "v": "view", "m": "mounts", "f": "farewell"}
 """Descriptors that ride with the ready frame, whose text starts with a line of these letters."""
 
 FRAME = struct.Struct("=cI")
@@ -36,6 +37,18 @@ READY, CONFINED, FAILED = b"R", b"C", b"X"
 
 JOB = struct.Struct("=4sIIII")  # magic, bytes of meta, name, source, input
 JOB_MAGIC = b"job1"
+LIMITS = struct.Struct("=6q")
+LIMIT_NAMES = ("cpu_s", "memory_bytes", "processes", "disk_bytes", "file_bytes", "open_files")
+PLAIN: dict[str, Any] = {
+    "kind": "inline",
+    "workspace": None,
+    "access": "none",
+    "exec": False,
+    "environment": {},
+    "cwd": "/tmp",
+    "copy_bytes": 0,
+}
+"""What is said of most calls besides their limits, and then need not be said: not even a decoder is touched."""
 JOB_DESCRIPTORS = 4  # workspace, then stdin, stdout, stderr of a long-lived program
 
 RESULT = struct.Struct("=II")  # kind, bytes of body

@@ -19,6 +19,9 @@ from typing import Any
 
 from handrail_cell import _libc, frames
 
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+EMPTY_INPUT = (b"", b"null")
+
 
 class ResultMemory:
     """The mapping that outlives this process for the host to read."""
@@ -64,7 +67,7 @@ def run_inline(source: bytes, input_json: bytes, filename: str, results: ResultM
     try:
         text = source.decode("utf-8")
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-        module.__dict__["input_data"] = json.loads(input_json) if input_json else None
+        module.__dict__["input_data"] = None if input_json in EMPTY_INPUT else json.loads(input_json)
         exec(compile(text, filename, "exec", dont_inherit=True), module.__dict__)
     except SystemExit as leaving:
         status = _exit_status(leaving.code)
@@ -149,7 +152,7 @@ def run_program(argv: list[str], environment: dict[str, str], results: ResultMem
 
 def hear_signals(*more: signal.Signals) -> None:
     """What the warm parent ignores is heard again: a program would hand an ignored signal on to all it starts."""
-    for number in (signal.SIGTERM, signal.SIGHUP, *more):
+    for number in (*ENDING, *more):
         signal.signal(number, signal.SIG_DFL)
 
 

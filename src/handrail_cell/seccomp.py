@@ -349,16 +349,21 @@ def _leaf(rule: Rule) -> list[Instruction]:
     return [*program, (RET, 0, 0, ALLOW)]
 
 
-def install(program: bytes, flags: int = 0) -> None:
-    """Install a compiled filter for this process and all it will start. Needs ``no_new_privs``. There is no way
+def prepare(policy: Policy, column: int) -> _libc.Filter:
+    """The policy as :func:`install` and :func:`listen` take it."""
+    return _libc.Filter(compile_filter(policy, column))
+
+
+def install(prepared: _libc.Filter, flags: int = 0) -> None:
+    """Install a filter for this process and all it will start. Needs ``no_new_privs``. There is no way
     back.
     """
-    _libc.install_filter(program, len(program) // 8, flags)
+    _libc.install_filter(prepared, flags)
 
 
-def listen(program: bytes) -> int:
+def listen(prepared: _libc.Filter) -> int:
     """The same for a filter that notifies. Returns the listener, or -1 where there can be none (another one above)."""
     try:
-        return _libc.install_filter(program, len(program) // 8, NEW_LISTENER)
+        return _libc.install_filter(prepared, NEW_LISTENER)
     except OSError:
         return -1

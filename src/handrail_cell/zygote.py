@@ -16,6 +16,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 from typing import Any
 
@@ -274,7 +275,7 @@ def settle(config: Config, ids: tuple[int, int]) -> contain.Facts:
         _libc.prctl(_libc.PR_SET_CHILD_SUBREAPER, 1)
     _libc.prctl(_libc.PR_SET_DUMPABLE, 0)
     _libc.prctl(_libc.PR_SET_NO_NEW_PRIVS, 1)
-    seccomp.install(seccomp.compile_filter(seccomp.permanent_policy(facts.column), facts.column))
+    seccomp.install(seccomp.prepare(seccomp.permanent_policy(facts.column), facts.column))
     os.umask(0o022)
     return facts
 
@@ -295,7 +296,7 @@ def warm_up(config: Config, facts: contain.Facts) -> None:
     linecache.cache.clear()
     _libc.limit_arenas(2)
     _libc.prepare_clone()
-    _hear_nothing()
+    _hear_nothing(facts)
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -337,7 +338,7 @@ class Zygote:
         os.close(report)
         if self.networks is not None:
             self.networks.give_back(network)
-        self.epoll.unregister(pidfd)
+        self.epoll.unregister(pidfd)  # closing is not enough: a cell that is being born has it too
         os.close(pidfd)
 
     def _end_group(self, leader: int) -> None:
@@ -373,16 +374,12 @@ class Zygote:
             pid, pidfd = _libc.clone(0 if self.facts.reduced else namespaces.WALLS)
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.write(fds[3], frames.PARKED.pack(b"fail", error.errno or 0))
+                os.write(fds[3], frames.UNBORN.pack(frames.UNBORN_MAGIC, error.errno or 0))
             for fd in fds:
                 os.close(fd)
             return True
         if pid == 0:
             live(self.facts, fds[0], fds[1], fds[2])
-        report = socket.socket(fileno=fds[3])
-        with contextlib.suppress(OSError):
-            socket.send_fds(report, [frames.PARKED.pack(frames.PARKED_MAGIC, pid)], [pidfd])
-        report.detach()
         for fd in fds[:3]:
             os.close(fd)
         self.waiting[pidfd] = (pid, fds[3], network)
@@ -481,11 +478,12 @@ def _live(facts: contain.Facts, job: int, output: int, memory: int) -> int:
     if ground.farewell >= 0:
         gifts["f"] = ground.farewell
     _close_all_but({job, ground.ruleset, *gifts.values()})
-    stream = socket.socket(fileno=job)
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, job)
     _say_ready(stream, parked, gifts)
-    if not select.select([stream], [], [], 0)[0]:
+    job_given = receive(stream, socket.MSG_DONTWAIT)
+    if job_given is NOT_YET:
         rehearse(results, facts)
-    job_given = receive(stream)
+        job_given = receive(stream)
     if job_given is None:
         return 0  # never used: the host let go of it
     ground.job = meta = job_given.meta
@@ -498,7 +496,7 @@ def _live(facts: contain.Facts, job: int, output: int, memory: int) -> int:
         os.close(fd)
     os.chdir(meta["cwd"])
     _announce(stream, confined, ground.upper)
-    return _run(job_given, results)
+    return _run(job_given, results, facts)
 
 
 def _steps_left(facts: contain.Facts) -> contain.Steps:
@@ -520,9 +518,16 @@ class Job:
         self.descriptors = fds
 
 
+NOT_YET = Job({}, b"", b"", b"", [])
+"""The job has not come."""
+
+
 def _gifts(ground: contain.Ground) -> dict[str, int]:
     """What lets the host look in from outside, and, held, keeps the cell's end from waiting for its mounts'."""
-    gifts = {"s": os.open(ground.scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)}
+    gifts = {
+        "p": os.pidfd_open(os.getpid()),
+        "s": os.open(ground.scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC),
+    }
     if not ground.facts.reduced:
         gifts["v"] = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         gifts["m"] = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -538,20 +543,9 @@ def _say_ready(stream: socket.socket, parked: bytes, gifts: dict[str, int]) -> N
 
 REHEARSAL = b"import math\nprint('', end='')\nresult = [str(math.sqrt(2)), input_data]\n"
 MUCH = 1 << 62
-REHEARSED_META = json.dumps(
-    {
-        "kind": "inline",
-        "workspace": None,
-        "access": "none",
-        "exec": False,
-        "environment": {},
-        "cwd": "/tmp",
-        "cpu_s": 1 << 30,  # the kernel counts them in nanoseconds
-        **dict.fromkeys(("memory_bytes", "processes", "disk_bytes", "file_bytes", "open_files"), MUCH),
-        "copy_bytes": 0,
-    }
-).encode()
-"""As the host writes it, with limits that lift what there is."""
+PLAIN_META = frames.LIMITS.pack(1 << 30, MUCH, MUCH, MUCH, MUCH, MUCH)  # the kernel counts seconds in nanoseconds
+FULL_META = PLAIN_META + json.dumps(frames.PLAIN).encode()
+"""As the host writes them, with limits that lift what there is."""
 
 
 def rehearse(results: runner.ResultMemory, facts: contain.Facts) -> None:
@@ -560,22 +554,24 @@ def rehearse(results: runner.ResultMemory, facts: contain.Facts) -> None:
     The pages that a call writes to are then this cell's own already, and need not be copied when it matters.
     """
     here, there = socket.socketpair()
-    head = frames.JOB.pack(frames.JOB_MAGIC, len(REHEARSED_META), 4, len(REHEARSAL), 4)
-    there.sendall(head + REHEARSED_META + b"warm" + REHEARSAL + b"null")
+    meta = PLAIN_META if facts.sealed else FULL_META
+    head = frames.JOB.pack(frames.JOB_MAGIC, len(meta), 4, len(REHEARSAL), 4)
+    there.sendall(head + meta + b"warm" + REHEARSAL + b"null")
     job = receive(here)
     assert job is not None
     contain.rehearse(facts, job.meta)
     _announce(there, bytes(512), None)
-    _run(job, results)
+    _run(job, results, facts)
     gc.disable()
-    _hear_nothing()
+    _hear_nothing(facts)
     here.close()
     results.clear()
     linecache.cache.clear()
 
 
-def _hear_nothing() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+def _hear_nothing(facts: contain.Facts) -> None:
+    """Ignore the signals that a host's end brings. As PID 1 the kernel ignores those of them that end a process."""
+    for number in (signal.SIGINT, *(runner.ENDING if facts.reduced else ())):
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -588,9 +584,15 @@ def _close_all_but(keep: set[int]) -> None:
     _libc.call("close_range", low, 0x7FFFFFFF, 0)
 
 
-def receive(stream: socket.socket) -> Job | None:
-    """Wait for the job. ``None`` when the host closed the stream instead."""
-    head, fds, _, _ = socket.recv_fds(stream, FIRST_READ, frames.JOB_DESCRIPTORS)
+def receive(stream: socket.socket, flags: int = 0) -> Job | None:
+    """Wait for the job; with ``MSG_DONTWAIT`` :data:`NOT_YET` when it is not there. ``None`` when the host closed the
+    stream instead.
+    """
+    try:  # not recv_fds, which loses its flags
+        head, extra, _, _ = stream.recvmsg(FIRST_READ, socket.CMSG_LEN(4 * frames.JOB_DESCRIPTORS), flags)
+    except BlockingIOError:
+        return NOT_YET
+    fds = [fd for _, _, data in extra for fd in struct.unpack(f"={len(data) // 4}i", data)]
     if len(head) < frames.JOB.size:
         return None
     _, meta, name, source, input_json = frames.JOB.unpack_from(head)
@@ -602,7 +604,13 @@ def receive(stream: socket.socket) -> Job | None:
     b = a + meta
     c = b + name
     d = c + source
-    return Job(json.loads(data[a:b]), data[b:c], data[c:d], data[d:], fds)
+    return Job(_meta(data[a:b]), data[b:c], data[c:d], data[d:], fds)
+
+
+def _meta(data: bytes) -> dict[str, Any]:
+    numbers = zip(frames.LIMIT_NAMES, frames.LIMITS.unpack_from(data), strict=True)
+    said = data[frames.LIMITS.size :]
+    return {**(json.loads(said) if said else frames.PLAIN), **dict(numbers)}
 
 
 def _rest(stream: socket.socket, head: bytes, total: int) -> bytes:
@@ -626,7 +634,7 @@ def _announce(stream: socket.socket, confined: bytes, upper: int | None) -> None
     stream.close()
 
 
-def _run(job: Job, results: runner.ResultMemory) -> int:
+def _run(job: Job, results: runner.ResultMemory, facts: contain.Facts) -> int:
     environment = job.meta["environment"]
     if environment:
         os.environ.update(environment)
@@ -634,7 +642,8 @@ def _run(job: Job, results: runner.ResultMemory) -> int:
     gc.enable()
     if job.meta["kind"] == "inline":
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        runner.hear_signals()
+        if facts.reduced:
+            runner.hear_signals()
         return runner.run_inline(job.source, job.input_json, job.name.decode("utf-8", "replace"), results)
     command = json.loads(job.name)
     if command["cwd"] is not None:

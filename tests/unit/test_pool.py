@@ -139,10 +139,10 @@ def test_a_parent_that_has_forked_often_is_replaced_and_ends_when_its_last_progr
         process = supervisor.spawn(ShellCommand(("/bin/cat",)), programs)
         (first,) = keepers() - before
         monkeypatch.setattr(pool, "FORKS_EACH", 1)
-        assert answered(supervisor.run_sync(ANSWER, PROFILE))
+        assert answered(supervisor.run_sync(ANSWER, programs))
         assert eventually(lambda: len(keepers() - before) > 1)
         monkeypatch.undo()
-        assert answered(supervisor.run_sync(ANSWER, PROFILE))
+        assert answered(supervisor.run_sync(ANSWER, programs))
         os.write(process.stdin, b"still here")
         assert os.read(process.stdout, 64) == b"still here"
         assert first in keepers()

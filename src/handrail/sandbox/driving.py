@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from handrail.errors import OverlayRefused, SandboxError, SandboxUnavailable
+from handrail.sandbox.cgroups import Cage, Delegation
 from handrail.sandbox.ending import Leavings, Verdict, Watched, exit_of, limit_met, read_leavings
 from handrail.sandbox.enforced import report_of
 from handrail.sandbox.farewell import is_single_thread, read_farewell
@@ -20,10 +21,19 @@ from handrail.sandbox.lookout import INTERVAL_S, Lookout, is_full
 from handrail.sandbox.output import KeptOutput
 from handrail.sandbox.profile import SandboxProfile, remembered
 from handrail.sandbox.programs import CellResult, InlineCode, Program, StagedLayer
-from handrail.sandbox.zygotes import SCRATCH, START_SECONDS, ParkedCell, Zygote, hear_ready, hear_zygote, read_frame
+from handrail.sandbox.zygotes import (
+    SCRATCH,
+    START_SECONDS,
+    ParkedCell,
+    Zygote,
+    finish_park,
+    hear_ready,
+    hear_zygote,
+    read_frame,
+)
 from handrail_cell import frames
 from handrail_cell.namespaces import OVERLAY_REFUSED
-from handrail_cell.wire import LimitName
+from handrail_cell.wire import EnforcementReport, LimitName
 
 CHUNK = 1 << 16
 LAST_FRAME = 4096
@@ -62,6 +72,7 @@ class Run:
     farewell: Verdict | None = None
     pending: bytes = b""
     lookout: Lookout | None = None
+    cage: Cage | None = None
 
     @classmethod
     def begin(
@@ -76,16 +87,37 @@ class Run:
             run.lookout = Lookout(cell, profile.limits, writes_directly=profile.access == "write")
         return run
 
+    def enclose(self, delegation: Delegation) -> None:
+        """Put the cell into a control group of its own, before it has its job. Without one it goes on as it is."""
+        if not self.cell.parked:
+            finish_park(self.cell, START_SECONDS)
+            self.deadline = time.monotonic() + self.profile.limits.wall_s
+        cage = None
+        try:
+            cage = delegation.cage(self.profile.limits)
+            cage.admit(self.cell.pid)
+        except OSError:
+            if cage is not None:
+                cage.close()
+            return
+        self.cage = cage
+        if self.lookout is not None:
+            self.lookout.cage = cage
+
     def kill(self, reason: KilledFor) -> None:
         """Kill the cell; the first reason stays."""
         if self.killed_for is None:
             self.killed_for = reason
             self.killed_at = time.monotonic()
         self.cell.kill()
+        if self.cage is not None:
+            self.cage.kill()
 
     def close(self) -> None:
         """Kill whatever is left and let go of every descriptor that was not handed on."""
         self.cell.kill()
+        if self.cage is not None:
+            self.cage.close()
         self.cell.close()
         if self.upper >= 0:
             os.close(self.upper)
@@ -116,7 +148,7 @@ def _shell_meta(profile: SandboxProfile) -> bytes:
 
 
 def _meta_of(profile: SandboxProfile, kind: str) -> bytes:
-    """The profile as JSON."""
+    """The profile as the cell reads it."""
     limits = profile.limits
     shown = profile.workspace if profile.access != "none" else None
     meta: dict[str, Any] = {
@@ -126,15 +158,17 @@ def _meta_of(profile: SandboxProfile, kind: str) -> bytes:
         "exec": profile.exec or kind == "shell",
         "environment": dict(profile.environment),
         "cwd": shown or SCRATCH,
-        "cpu_s": math.ceil(limits.cpu_s),
-        "memory_bytes": limits.memory_bytes,
-        "processes": limits.processes,
-        "disk_bytes": limits.disk_bytes,
-        "file_bytes": limits.file_bytes,
-        "open_files": limits.open_files,
         "copy_bytes": profile.copy_bytes,
     }
-    return json.dumps(meta).encode()
+    numbers = frames.LIMITS.pack(
+        math.ceil(limits.cpu_s),
+        limits.memory_bytes,
+        limits.processes,
+        limits.disk_bytes,
+        limits.file_bytes,
+        limits.open_files,
+    )
+    return numbers if meta == frames.PLAIN else numbers + json.dumps(meta).encode()
 
 
 def send_job(run: Run, program: Program, stdio: tuple[int, ...] = ()) -> None:
@@ -196,7 +230,7 @@ def _poll_of(run: Run, *, hear_walls: bool = False) -> select.poll:
     poll = select.poll()
     if run.pending or run.lookout is not None or hear_walls or not run.cell.parked:
         poll.register(run.cell.job.fileno(), select.POLLIN | (select.POLLOUT if run.pending else 0))
-    poll.register(run.cell.status.fileno(), select.POLLIN)
+    poll.register(run.cell.status, select.POLLIN)
     _await_farewell(run, poll)
     return poll
 
@@ -221,8 +255,8 @@ def _mind(run: Run) -> None:
     if run.verdict is not None:
         return
     now = time.monotonic()
-    if run.killed_for is not None:
-        if now - run.killed_at > AFTER_KILL_S and run.cell.pidfd >= 0:
+    if run.killed_for is not None and run.cell.pidfd >= 0:
+        if now - run.killed_at > AFTER_KILL_S:
             raise SandboxError("a cell was killed, and the kernel has not ended it: it hangs in a device")
         return
     if now >= run.deadline and not run.cell.parked:
@@ -236,7 +270,7 @@ def _mind(run: Run) -> None:
 
 
 def _hear(run: Run, fd: int, events: int, poll: select.poll) -> None:
-    if fd == run.cell.status.fileno():
+    if fd == run.cell.status:
         _hear_status(run)
     elif fd == run.cell.farewell:
         _hear_farewell(run, events, poll)
@@ -295,14 +329,11 @@ def _drain(run: Run) -> int:
 
 def _hear_status(run: Run) -> None:
     data = hear_zygote(run.cell)
-    if data[:4] == frames.PARKED_MAGIC:
-        if run.killed_for is not None:
-            run.cell.kill()
-    elif data[:4] == frames.ENDED_MAGIC:
+    if data[:4] == frames.ENDED_MAGIC:
         _, status, cpu_s = frames.ENDED.unpack(data)
         run.verdict = run.farewell or Verdict(status, cpu_s)
     elif data:
-        code = frames.PARKED.unpack(data)[1]
+        code = frames.UNBORN.unpack(data)[1]
         raise SandboxError(f"no further cell can be made: {os.strerror(code)}")
     else:
         run.zygote.dead = True
@@ -320,6 +351,8 @@ def _hear_job(run: Run) -> bool:
     try:
         if not run.cell.parked:
             hear_ready(run.cell)
+            if run.killed_for is not None:
+                run.cell.kill()
             run.deadline = time.monotonic() + run.profile.limits.wall_s
             return True
         kind, body, fds = read_frame(run.cell.job, 1, LAST_FRAME)
@@ -365,20 +398,30 @@ def result_of(run: Run) -> CellResult:
         value=leavings.value if code == 0 else None,
         error=None if code == 0 else leavings.error,
         duration_ms=(time.monotonic() - run.started) * 1000,
-        report=report_of(run.zygote.key.tier, run.cell.parked, run.confined or b"", network=run.zygote.key.network),
+        report=enforced_in(run),
         staged=StagedLayer(upper, run.zygote.ids) if upper >= 0 else None,
         cancelled=run.killed_for == "cancel",
         cpu_s=verdict.cpu_s,
     )
 
 
+def enforced_in(run: Run) -> EnforcementReport:
+    """What stood around a call."""
+    cage = "" if run.cage is None else run.cage.evidence
+    key = run.zygote.key
+    return report_of(key.tier, run.cell.parked, run.confined or b"", network=key.network, cage=cage)
+
+
 def _watched(run: Run) -> Watched:
+    many = run.cage is not None and run.cage.processes_met()
+    memory = run.cage is not None and run.cage.memory_met()
     if run.zygote.key.tier != "full":
-        return Watched()
+        return Watched(memory_met=memory, processes_full=many)
     full = is_full(run.cell.scratch) or is_full(run.upper)
-    if run.lookout is None:
-        return Watched(disk_full=full)
-    return Watched(disk_full=full or run.lookout.disk_full, processes_full=run.lookout.processes_full)
+    if run.lookout is not None:
+        full |= run.lookout.disk_full
+        many |= run.lookout.processes_full
+    return Watched(disk_full=full, processes_full=many, memory_met=memory)
 
 
 def read_memory(memory: int) -> Leavings:

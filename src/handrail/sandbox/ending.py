@@ -43,10 +43,13 @@ class Leavings:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What the host saw from outside while the cell ran: full file systems, and as many processes as allowed."""
+    """What the host saw from outside while the cell ran: full file systems, as many processes as allowed, and that
+    its control group wanted more memory than it may have.
+    """
 
     disk_full: bool = False
     processes_full: bool = False
+    memory_met: bool = False
 
 
 def read_leavings(memory: bytes) -> Leavings:
@@ -118,6 +121,8 @@ def limit_met(limits: Limits, verdict: Verdict, leavings: Leavings, watched: Wat
         return by_signal[killed_by]
     if killed_by == signal.SIGKILL and verdict.cpu_s >= limits.cpu_s * CPU_SLACK:
         return "cpu"
+    if watched.memory_met:
+        return "memory"
     hinted = _hint(leavings)
     if hinted is not None:
         return hinted

@@ -25,8 +25,11 @@ def _state(tier: Tier, name: str) -> State:
 
 
 @functools.lru_cache(maxsize=256)
-def report_of(tier: Tier, parked: bytes, confined: bytes, *, network: bool) -> EnforcementReport:
-    """Join what the clone itself gave with the steps' own lines (``name`` TAB ``evidence``)."""
+def report_of(tier: Tier, parked: bytes, confined: bytes, *, network: bool, cage: str = "") -> EnforcementReport:
+    """Join what the clone itself gave with the steps' own lines (``name`` TAB ``evidence``).
+
+    ``cage`` is the evidence of a control group, where the cell has one.
+    """
     found = dict(BUILT_BEFORE) if tier == "full" else {"no_new_privs": BUILT_BEFORE["no_new_privs"]}
     if network:
         found.pop("network_namespace", None)
@@ -35,6 +38,8 @@ def report_of(tier: Tier, parked: bytes, confined: bytes, *, network: bool) -> E
         if name:
             found[name] = evidence
     protections = [Protection(name, _state(tier, name), evidence) for name, evidence in found.items()]
+    if cage:
+        protections.append(Protection("cgroup", "active", cage))
     if tier == "reduced":
         protections += [Protection(name, "unavailable", "reduced tier", REMEDY) for name in WITHOUT_NAMESPACES]
     if b"\nworkspace\twrite" in confined:

@@ -23,6 +23,12 @@ class Windows(Protocol):
     scratch: int
 
 
+class Counted(Protocol):
+    """A control group, where there is one: it counts what looking in can only add up."""
+
+    def cpu_s(self) -> float | None: ...
+
+
 class Sight(NamedTuple):
     """One look: processes, processor seconds of them and of all they waited for, resident bytes, written bytes."""
 
@@ -35,13 +41,14 @@ class Sight(NamedTuple):
 class Lookout:
     """Watches one cell through the descriptors of its ``/proc`` and ``/tmp``, when it has handed them over."""
 
-    __slots__ = ("_cell", "_direct", "_due", "_limits", "disk_full", "processes_full")
+    __slots__ = ("_cell", "_direct", "_due", "_limits", "cage", "disk_full", "processes_full")
 
     def __init__(self, cell: Windows, limits: Limits, *, writes_directly: bool) -> None:
         self._cell = cell
         self._limits = limits
         self._due = 0.0
         self._direct = writes_directly
+        self.cage: Counted | None = None
         self.disk_full = False
         self.processes_full = False
 
@@ -68,7 +75,8 @@ class Lookout:
         sight = self._sight(pids)
         self.processes_full |= sight.processes >= self._limits.processes
         self.disk_full |= is_full(self._scratch)
-        if sight.cpu_s > self._limits.cpu_s:
+        counted = None if self.cage is None else self.cage.cpu_s()
+        if (sight.cpu_s if counted is None else counted) > self._limits.cpu_s:
             return "cpu"
         if self._direct and sight.written > self._limits.disk_bytes:
             return "disk"

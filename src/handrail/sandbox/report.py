@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from handrail.errors import SandboxError
+from handrail.sandbox.cgroups import Absence, Delegation, find_delegation
 from handrail.sandbox.profile import SandboxProfile
 from handrail.sandbox.staging_probe import probe_staging
 from handrail.sandbox.supervisor import CellResult, InlineCode, Supervisor
@@ -171,16 +172,19 @@ def remedy_for_full() -> str:
 
 
 def _cgroups() -> Protection:
-    """Whether a control group is ours to divide. Cells do without: the host looks in instead."""
-    try:
-        with open("/proc/self/cgroup", encoding="ascii") as file:
-            own = next((line.split("::", 1)[1].strip() for line in file if line.startswith("0::")), None)
-    except OSError:
-        own = None
-    path = f"/sys/fs/cgroup{own}" if own is not None else ""
-    if path and os.access(path, os.W_OK) and os.access(f"{path}/cgroup.procs", os.W_OK):
-        return Protection("cgroup", "disabled", f"{path} is writable; totals are watched from outside instead")
+    """Whether a control group is ours to divide, shown by making one. Cells do without: the host looks in instead."""
+    found = find_delegation()
+    reason = found.reason if isinstance(found, Absence) else ""
+    if isinstance(found, Delegation):
+        try:
+            cage = found.cage(Limits())
+            cage.close()
+            return Protection("cgroup", "active", f"{found.path}: {cage.evidence}, for cells that may start processes")
+        except OSError as error:
+            reason = f"{found.path}: {error.strerror}"
+        finally:
+            found.close()
     return Protection(
-        "cgroup", "unavailable", "no delegated control group; totals are watched from outside instead",
-        "optional: systemd-run --user --scope -p Delegate=yes",
+        "cgroup", "unavailable", f"{reason}; totals are watched from outside instead",
+        "optional: a service with Delegate=yes and DelegateSubgroup=main",
     )  # fmt: skip

@@ -20,9 +20,9 @@ import anyio
 from anyio import from_thread, to_thread
 
 from handrail.errors import SandboxUnavailable
-from handrail.sandbox.driving import NothingRan, Run, await_walls, drive, read_memory, result_of, send_job
+from handrail.sandbox.cgroups import Absence, Delegation, find_delegation
+from handrail.sandbox.driving import NothingRan, Run, await_walls, drive, enforced_in, read_memory, result_of, send_job
 from handrail.sandbox.ending import Verdict, exit_of
-from handrail.sandbox.enforced import report_of
 from handrail.sandbox.parking import Parking
 from handrail.sandbox.profile import SandboxProfile, remembered
 from handrail.sandbox.programs import CellResult, InlineCode, Program, ShellCommand, StagedLayer
@@ -45,13 +45,20 @@ class Supervisor:
     ``pool_size`` is how many cells wait ready for each warm parent; what is taken is replaced in the background. Where
     calls find none waiting there will be more, up to ``pool_most``, and fewer again when it is quiet. With 0, none.
     ``allow_reduced`` lets a profile with ``minimum_tier="reduced"`` run behind the weaker walls
-    where the full ones cannot be had. Raises :class:`~handrail.errors.SandboxUnavailable` from a call, never from the
-    constructor: nothing is started before it is needed.
+    where the full ones cannot be had. ``cgroup`` is the directory of a version 2 control group to put cells with
+    programs beneath; without it, one that is delegated to this process, if any. Raises
+    :class:`~handrail.errors.SandboxUnavailable` from a call, never from the constructor: nothing is started before it
+    is needed.
     """
 
-    def __init__(self, *, pool_size: int = 2, pool_most: int = 8, allow_reduced: bool = False) -> None:
+    def __init__(
+        self, *, pool_size: int = 2, pool_most: int = 8, allow_reduced: bool = False, cgroup: str | None = None
+    ) -> None:
         self._allow_reduced = allow_reduced
         self._full_refused = ""
+        self._cgroup = cgroup
+        self._delegation: Delegation | Absence | None = None
+        self._finding = threading.Lock()
         self._parking = Parking(pool_size, pool_most if pool_size else 0)
         self._processes: weakref.WeakSet[CellProcess] = weakref.WeakSet()
         _EVERY.add(self)
@@ -126,6 +133,8 @@ class Supervisor:
         run = None
         try:
             run = Run.begin(zygote, profile, on_output, watched=profile.exec or isinstance(program, ShellCommand))
+            if run.lookout is not None:
+                self._enclose(run)
             send_job(run, program)
             if cancel is not None:
                 cancel.on_set(functools.partial(run.kill, "cancel"))
@@ -150,6 +159,7 @@ class Supervisor:
         pipes = [os.pipe() for _ in range(3)]
         (stdin, our_in), (our_out, stdout), (our_err, stderr) = pipes
         try:
+            self._enclose(run)
             send_job(run, program, (stdin, stdout, stderr))
             await_walls(run)
         except BaseException:
@@ -164,6 +174,13 @@ class Supervisor:
         process = CellProcess(run, our_in, our_out, our_err, functools.partial(self._parking.give_back, zygote))
         self._processes.add(process)
         return process
+
+    def _enclose(self, run: Run) -> None:
+        if self._delegation is None:
+            with self._finding:
+                self._delegation = self._delegation or find_delegation(self._cgroup)
+        if isinstance(self._delegation, Delegation):
+            run.enclose(self._delegation)
 
     # -- warm parents and parked cells
 
@@ -210,6 +227,8 @@ class Supervisor:
     def close(self) -> None:
         """End every cell and every warm parent, and wait for them. Safe to call again."""
         self._parking.close()
+        if isinstance(self._delegation, Delegation):
+            self._delegation.close()
 
     def __enter__(self) -> Self:
         return self
@@ -237,9 +256,7 @@ class CellProcess:
         self.stdin = stdin
         self.stdout = stdout
         self.stderr = stderr
-        self.report: EnforcementReport = report_of(
-            run.zygote.key.tier, run.cell.parked, run.confined or b"", network=run.zygote.key.network
-        )
+        self.report: EnforcementReport = enforced_in(run)
         self._run = run
         self._on_close = on_close
         self._lock = threading.Lock()
@@ -256,16 +273,14 @@ class CellProcess:
             while self._ended is None:
                 left = None if deadline is None else max(deadline - time.monotonic(), 0) * 1000
                 poll = select.poll()
-                poll.register(self._run.cell.status.fileno(), select.POLLIN)
+                poll.register(self._run.cell.status, select.POLLIN)
                 if not poll.poll(left):
                     raise TimeoutError("the program is still running")
                 self._ended = self._hear_end()
             return self._ended
 
-    def _hear_end(self) -> tuple[int | None, int | None] | None:
+    def _hear_end(self) -> tuple[int | None, int | None]:
         data = hear_zygote(self._run.cell)
-        if data[:4] == frames.PARKED_MAGIC:
-            return None
         if data[:4] != frames.ENDED_MAGIC:
             return None, 9  # the warm parent is gone, and by the kernel the program with it
         _, status, cpu_s = frames.ENDED.unpack(data)

@@ -80,16 +80,15 @@ class ParkedCell:
     """The host's ends of one cell that waits for its job, or of one that will be ready soon.
 
     ``job`` carries the job and then trusted frames; ``output`` is the read end of the cell's output; ``memory``
-    holds the result; ``status`` brings the pidfd and, in the end, the kernel's verdict. ``view``, ``scratch`` and
-    ``mounts`` come with the ready frame: the cell's own ``/proc``, its ``/tmp``, and its mount namespace, held so
-    that taking that apart is not waited for; and ``farewell``, where the kernel says that it ends. ``pid`` is its
-    process here.
+    holds the result; ``status`` brings the kernel's verdict in the end. With the ready frame come ``pidfd``; ``view``,
+    ``scratch`` and ``mounts``: the cell's own ``/proc``, its ``/tmp``, and its mount namespace, held so that taking
+    that apart is not waited for; and ``farewell``, where the kernel says that it ends. ``pid`` is its process here.
     """
 
     job: socket.socket
     output: int
     memory: int
-    status: socket.socket
+    status: int
     pidfd: int = -1
     pid: int = -1
     view: int = -1
@@ -101,8 +100,7 @@ class ParkedCell:
     def close(self) -> None:
         """Close every descriptor. The cell, if it still waits, ends by itself."""
         self.job.close()
-        self.status.close()
-        for name in ("output", "memory", "pidfd", "view", "scratch", "mounts", "farewell"):
+        for name in ("status", "output", "memory", "pidfd", "view", "scratch", "mounts", "farewell"):
             fd: int = getattr(self, name)
             if fd >= 0:
                 os.close(fd)
@@ -204,6 +202,8 @@ class Zygote:
             data, fds, _, _ = socket.recv_fds(link, 1 << 16, 1)
         except TimeoutError:
             raise SandboxError(f"a zygote did not start within {patience:g} s") from None
+        except ConnectionResetError:
+            data, fds = b"", []
         finally:
             link.settimeout(None)
         answer: dict[str, Any] = json.loads(data) if data else {"failed": self._last_words()}
@@ -220,13 +220,13 @@ class Zygote:
         job, cell_job = socket.socketpair()
         output, cell_output = os.pipe()
         memory = os.memfd_create("result", os.MFD_CLOEXEC)
-        status, cell_status = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        status, cell_status = os.pipe()
         cell = ParkedCell(job, output, memory, status)
         try:
             os.ftruncate(memory, frames.RESULT_BYTES)
             os.set_blocking(output, False)
             request = frames.PARK.pack(frames.PARK_MAGIC)
-            given = [cell_job.fileno(), cell_output, memory, cell_status.fileno()]
+            given = [cell_job.fileno(), cell_output, memory, cell_status]
             socket.send_fds(self._zygote, [request], given)
         except OSError as error:
             self.dead = True
@@ -235,7 +235,7 @@ class Zygote:
         finally:
             cell_job.close()
             os.close(cell_output)
-            cell_status.close()
+            os.close(cell_status)
         self.started += 1
         return cell
 
@@ -313,7 +313,6 @@ def finish_park(cell: ParkedCell, patience: float) -> ParkedCell:
         cell.close()
         raise SandboxError("a cell did not get ready in time")
     try:
-        hear_zygote(cell)
         hear_ready(cell)
     except BaseException:
         cell.close()
@@ -322,18 +321,17 @@ def finish_park(cell: ParkedCell, patience: float) -> ParkedCell:
 
 
 def hear_zygote(cell: ParkedCell) -> bytes:
-    """Read one message about a cell from its zygote: the pidfd, or the end. Empty when the zygote is gone."""
-    data, fds, _, _ = socket.recv_fds(cell.status, 64, 1)
-    if data[:4] == frames.PARKED_MAGIC and fds:
-        cell.pidfd = fds[0]
-        cell.pid = _process_of(cell.pidfd)
-    return data
+    """Read what the zygote says of a cell's end. Empty when the zygote is gone."""
+    return os.read(cell.status, 64)
 
 
 def _process_of(pidfd: int) -> int:
-    """The process id that a pidfd means in our own PID namespace."""
-    with open(f"/proc/self/fdinfo/{pidfd}", "rb", buffering=0) as file:
-        return int(file.read(1024).partition(b"\nPid:")[2].split()[0])
+    """The process id that a pidfd means in our own PID namespace; -1 when the process is gone."""
+    info = os.open(f"/proc/self/fdinfo/{pidfd}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return int(os.read(info, 1024).partition(b"\nPid:")[2].split(None, 1)[0])
+    finally:
+        os.close(info)
 
 
 def hear_ready(cell: ParkedCell) -> None:
@@ -346,6 +344,7 @@ def hear_ready(cell: ParkedCell) -> None:
     letters, _, cell.parked = body.partition(b"\n")
     for letter, fd in zip(letters.decode(), fds, strict=True):
         setattr(cell, frames.GIFTS[letter], fd)
+    cell.pid = _process_of(cell.pidfd)
 
 
 def read_frame(link: socket.socket, descriptors: int, room: int = 0) -> tuple[bytes, bytes, list[int]]:
