@@ -66,6 +66,11 @@ PARTS: dict[str, Part] = {
         lambda scale: ("--turns", "50", "--rounds", scale(8, 3)),
         200,
     ),
+    "mcp_load": Part(
+        ("--clients", "4", "--calls", "40"),
+        lambda scale: ("--calls", "2000" if _slow(scale) else "10000"),
+        600,
+    ),
     "mcp_proxy": Part(("--calls", "50"), lambda scale: ("--calls", scale(2000, 400)), 240),
     "contract": Part((), lambda scale: (), 1500),
 }

@@ -16,12 +16,15 @@ import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from handrail.mcp.server import CorridorServer
 
 PATH = "/mcp"
 LOOPBACK = "127.0.0.1"
-KEEP_ALIVE_S = 300  # an agent thinks for minutes between calls, and a request that meets a closing connection is lost
+# A request that meets a connection just as the server closes it for being idle is lost (a reset at the client). So the
+# server waits longer than clients keep idle connections (at most 90 s), and an agent thinks for minutes between calls.
+KEEP_ALIVE_S = 300
 
 
 def new_token() -> str:
@@ -52,9 +55,29 @@ async def serve_http(door: CorridorServer, *, token: str, bound: socket.socket) 
     """Serve until the process is told to end."""
     app = guarded_app(door, token=token, port=bound.getsockname()[1])
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, timeout_keep_alive=KEEP_ALIVE_S
+        app,
+        http=Connection,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=5,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
     await uvicorn.Server(config).serve(sockets=[bound])
+
+
+class Connection(H11Protocol):
+    """One connection, of which nothing is left when it is over.
+
+    The library lets the idle timer of a connection that the client reset run on, and the timer keeps the connection:
+    many clients that leave early would fill the memory for ``KEEP_ALIVE_S``.
+    """
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is over, in whatever way."""
+        super().connection_lost(exc)
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
 
 
 class Guarded:

@@ -19,6 +19,8 @@ from mcp.server import Server
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.models import InitializationOptions
+from mcp.server.session import ServerSession
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.subscriptions import ToolsListChanged
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -37,6 +39,7 @@ log = logging.getLogger("handrail.mcp")
 DOOR = "mcp"
 META_KEY = "handrail/outcome"
 MAX_WAITING = 1000
+MAX_TOLD = 256
 MAX_VALUE_BYTES = 4 * 1024 * 1024
 _BLOCK: TypeAdapter[types.ContentBlock] = TypeAdapter(types.ContentBlock)
 _CAN_ELICIT = types.ClientCapabilities(elicitation=types.ElicitationCapability())
@@ -81,10 +84,10 @@ class CorridorServer:
         self.on_request: Callable[[Context], None] | None = None
         self._ask_client = ask_client
         self._waiting: dict[str, Exchange] = {}
-        self._parked: dict[str, str] = {}  # the approval that a call waits for, by what was called
+        self._parked: dict[str, str] = {}  # the approval that a call waits for, by the digest of what was called
         self._tasks: set[asyncio.Task[None]] = set()
         self._bus = InMemorySubscriptionBus()
-        self._sessions: dict[int, Context] = {}
+        self._told: dict[str, ServerSession] = {}  # who is told of new tools, by its session; the latest stands last
         self.server: Server[Any] = Server(
             name,
             version=version("handrail"),
@@ -102,9 +105,9 @@ class CorridorServer:
     async def tools_changed(self) -> None:
         """Tell every client that listens."""
         await self._bus.publish(ToolsListChanged())
-        for context in list(self._sessions.values()):
+        for session in list(self._told.values()):
             try:
-                await context.session.send_tool_list_changed()
+                await session.send_tool_list_changed()
             except Exception as error:  # noqa: BLE001 - a client that left is no reason to keep the news from others
                 log.debug("a client could not be told of new tools: %s", error)
 
@@ -138,10 +141,20 @@ class CorridorServer:
         await self.ready.wait()
         modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         if not modern:
-            self._sessions = {id(context.session): context}
+            self._tell(context)
         shown = [(name, item) for name, item in sorted(self._offered().items()) if not self._hidden(item)]
         tools = [_declared(name, item, modern=modern) for name, item in shown]
         return types.ListToolsResult(tools=tools)
+
+    def _tell(self, context: Context) -> None:
+        """A client of the handshake era listed the tools: it is told when they change. The library says of none that it
+        left, so of very many the ones that listed longest ago are let go.
+        """
+        session = context.request.headers.get(MCP_SESSION_ID_HEADER, "") if context.request is not None else ""
+        self._told.pop(session, None)
+        self._told[session] = context.session
+        if len(self._told) > MAX_TOLD:
+            del self._told[next(iter(self._told))]
 
     # ── calling ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -201,6 +214,8 @@ class CorridorServer:
             )
         if outcome.status == "pending" and outcome.approval_id is not None:
             self._parked[_what(name, arguments)] = outcome.approval_id
+            if len(self._parked) > MAX_WAITING:
+                del self._parked[next(iter(self._parked))]  # asked for again, it is a new call, and asked about anew
         return outcome
 
     def remember(self, parked: Iterable[ParkedCall]) -> None:
@@ -255,7 +270,7 @@ class CorridorServer:
 def _what(tool: str, arguments: Mapping[str, Any]) -> str:
     """What was called. Arguments that no digest can be made of are refused by the corridor, and wait for nothing."""
     try:
-        return f"{tool} {json.dumps(arguments, sort_keys=True)}"
+        return digest_of({"tool": tool, "arguments": dict(arguments)})
     except (TypeError, ValueError):
         return ""
 
