@@ -9,7 +9,7 @@ They stand between two comments in the README, and nothing between those is writ
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ BEGIN = "<!-- figures: written by benchmarks/figures.py from benchmarks/results.
 END = "<!-- end of figures -->"
 
 SHOWN = ("isolation", "dispatch", "contract", "growth", "cell", "staging", "policy", "journal", "loop", "mcp_proxy")
+Lines = Callable[[Any, Mapping[str, Any]], Iterator[str]]
+"""Writes the lines of one part's result; it may look at the other parts too."""
 ISOLATION_NAMES = {
     "handrail, parked cell": "**Handrail, parked cell**",
     "handrail, on demand": "**Handrail, on demand**",
@@ -29,8 +31,8 @@ ISOLATION_NAMES = {
 def rendered(results: Mapping[str, Any]) -> str:
     """The section as Markdown. A part that has no result is named with its error."""
     results = {name: {"error": "it was not run"} for name in SHOWN} | dict(results)
-    sections = (_machine, _isolation, _dispatch, _contract, _growth, _own)
-    return "\n\n".join("\n".join(section(results)) for section in sections)
+    sections = [_machine(results)] + [_section(results, *section) for section in SECTIONS] + [_own(results)]
+    return "\n\n".join("\n".join(section) for section in sections)
 
 
 def _machine(results: Mapping[str, Any]) -> Iterator[str]:
@@ -43,17 +45,21 @@ def _machine(results: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
+def _section(results: Mapping[str, Any], name: str, title: str, lines: Lines) -> Iterator[str]:
+    yield title
+    yield ""
+    result = results[name].get("result")
+    if result is None:
+        yield _missing(name, results)
+    else:
+        yield from lines(result, results)
+
+
 def _paragraph(text: str) -> str:
     return textwrap.fill(text, width=118, break_long_words=False, break_on_hyphens=False)
 
 
-def _isolation(results: Mapping[str, Any]) -> Iterator[str]:
-    yield "Starting isolated code and getting its output, as a multiple of `posix_spawn /bin/true` (its median):"
-    yield ""
-    result = results["isolation"].get("result")
-    if result is None:
-        yield _missing("isolation", results)
-        return
+def _isolation(result: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:
     base = result["results"]["posix_spawn /bin/true"]["p50"]
     yield "| | p50 | p90 | p99 | what isolates |"
     yield "|---|---|---|---|---|"
@@ -73,13 +79,7 @@ def _isolation(results: Mapping[str, Any]) -> Iterator[str]:
             yield f"Quicker than a parked cell: {name}, which puts no CPython behind kernel walls ({isolates})."
 
 
-def _dispatch(results: Mapping[str, Any]) -> Iterator[str]:
-    yield "One read-only call, a peer's median as a multiple of Handrail's (below 1 the peer is quicker):"
-    yield ""
-    result = results["dispatch"].get("result")
-    if result is None:
-        yield _missing("dispatch", results)
-        return
+def _dispatch(result: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:
     kinds = {"async_handler": "async handler", "sync_handler": "sync handler"}
     names = [name for name in result["versions"] if name not in ("python", "handrail")]
     short = {name: name.removesuffix("-slim") for name in names}
@@ -106,13 +106,7 @@ def _ratio(ratio: float | None, kind: Mapping[str, Any], name: str) -> str:
     )
 
 
-def _contract(results: Mapping[str, Any]) -> Iterator[str]:
-    yield "Promises of the contract that held, of those that could be tried (`handrail-contract --json` says why):"
-    yield ""
-    columns = results["contract"].get("result")
-    if columns is None:
-        yield _missing("contract", results)
-        return
+def _contract(columns: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
     yield "| " + " | ".join(f"{column['name']} {column['version'] or 'not installed'}" for column in columns) + " |"
     yield "|" + "---|" * len(columns)
     yield "| " + " | ".join(_score(column) for column in columns) + " |"
@@ -123,13 +117,7 @@ def _score(column: Mapping[str, Any]) -> str:
     return f"{verdicts.count('held')} of {verdicts.count('held') + verdicts.count('broke')}"
 
 
-def _growth(results: Mapping[str, Any]) -> Iterator[str]:
-    yield "How cost grows, as a multiple of the smallest in its row:"
-    yield ""
-    result = results["growth"].get("result")
-    if result is None:
-        yield _missing("growth", results)
-        return
+def _growth(result: Mapping[str, Any], results: Mapping[str, Any]) -> Iterator[str]:
     rows = {
         "a call's share of N at once": result["ms_per_call_at_once"],
         "a call with N tools": result["us_per_call_with_tools"],
@@ -189,6 +177,24 @@ def _proxy_words(result: Mapping[str, Any]) -> str:
     return f"MCP firewall: a call through `handrail proxy` takes {ratio:.1f} times the call to the server itself"
 
 
+SECTIONS = (
+    (
+        "isolation",
+        "Starting isolated code and getting its output, as a multiple of `posix_spawn /bin/true` (its median):",
+        _isolation,
+    ),
+    (
+        "dispatch",
+        "One read-only call, a peer's median as a multiple of Handrail's (below 1 the peer is quicker):",
+        _dispatch,
+    ),
+    (
+        "contract",
+        "Promises of the contract that held, of those that could be tried (`handrail-contract --json` says why):",
+        _contract,
+    ),
+    ("growth", "How cost grows, as a multiple of the smallest in its row:", _growth),
+)
 OWN = {
     "cell": _cell_words,
     "staging": _staging_words,
