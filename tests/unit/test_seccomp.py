@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from handrail_cell import seccomp
+from handrail_cell import frames, seccomp
 from handrail_cell._numbers import HIGHEST_KNOWN, NUMBERS
 
 ARCHES = (0xC000003E, 0xC00000B7)
@@ -22,6 +22,7 @@ def emulate(program: bytes, nr: int, arch: int, arguments: tuple[int, ...]) -> i
     while True:
         op, yes, no, k = code[at]
         at += 1
+        assert op in (0x15, 0x35) or (yes, no) == (0, 0), "only a conditional jump has targets"
         match op:
             case 0x20:  # ld [k]
                 (accumulator,) = struct.unpack_from("<I", data, k)
@@ -68,13 +69,22 @@ def policies(column: int) -> list[seccomp.Policy]:
     return found
 
 
-COMPILED = [
-    (column, policy, seccomp.compile_filter(policy, column)) for column in (0, 1) for policy in policies(column)
+Compiled = tuple[int, seccomp.Policy, bytes]
+
+
+@pytest.fixture(scope="session")
+def compiled() -> list[Compiled]:
+    """Every policy there is: its column, its table, its filter."""
+    return [
+        (column, policy, seccomp.compile_filter(policy, column)) for column in (0, 1) for policy in policies(column)
+    ]
+
+
+CONSTANTS = [
+    *(0, 1, 2, 3, 4, 10, 17, 22, 28, 35, 36, 0xF, 0x5412, 0x541C, 0x541D, 0x5423, 0x8900, 0x8914, 0x10000, 0x20000),
+    *(0x10000000, 0x40046602, 0x40086602, 0x401C5820, 0x59616D61, 0x7E020000, 0xFFFFFFFF),
 ]
-CONSTANTS = sorted(
-    {check.value for _, policy, _ in COMPILED for rule in policy.values() if isinstance(rule, tuple) for check in rule}
-    | {0, 1, 0x7E020000, 0x10000000, 0x20000, 0x10000, 0x8914, 0xFFFFFFFF}
-)
+POLICIES = 2 * 17
 words = st.one_of(
     st.sampled_from(CONSTANTS),
     st.builds(lambda low, high: low | high << 32, st.sampled_from(CONSTANTS), st.integers(0, 2**32 - 1)),
@@ -85,16 +95,17 @@ numbers = st.one_of(st.integers(0, 600), st.integers(0x3FFFFFF0, 0x40000250), st
 
 @pytest.mark.promise("cell:seccomp:filter-agrees-with-its-table")
 @settings(deadline=None, max_examples=400)
-@given(st.sampled_from(COMPILED), numbers, st.sampled_from([*ARCHES, 0x40000003, 0]), st.tuples(*[words] * 6))
-@example(COMPILED[0], 16, ARCHES[0], (0, 0x5412 | 1 << 32, 0, 0, 0, 0))
-def test_the_compiled_filter_says_what_the_table_says(compiled, nr, arch, arguments):
-    column, policy, program = compiled
+@given(st.integers(0, POLICIES - 1), numbers, st.sampled_from([*ARCHES, 0x40000003, 0]), st.tuples(*[words] * 6))
+@example(0, 16, ARCHES[0], (0, 0x5412 | 1 << 32, 0, 0, 0, 0))
+def test_the_compiled_filter_says_what_the_table_says(compiled, which, nr, arch, arguments):
+    column, policy, program = compiled[which]
     assert emulate(program, nr, arch, arguments) == reference(policy, nr, arch, arguments, column)
 
 
 @pytest.mark.parametrize("column", [0, 1])
-def test_every_number_of_every_policy_is_decided_as_its_table_says(column):
-    for own, policy, program in COMPILED:
+def test_every_number_of_every_policy_is_decided_as_its_table_says(compiled, column):
+    assert len(compiled) == POLICIES
+    for own, policy, program in compiled:
         if own == column:
             for nr in range(HIGHEST_KNOWN + 200):
                 zeros = (0,) * 6
@@ -141,8 +152,8 @@ def test_sockets_are_for_programs_in_a_network_of_their_own_or_where_the_host_gr
     assert answer == (ALLOW if network or (may_exec and not reduced) else EPERM)
 
 
-def test_no_conditional_jump_reaches_further_than_a_byte_and_all_land_inside():
-    for _, _, program in COMPILED:
+def test_no_conditional_jump_reaches_further_than_a_byte_and_all_land_inside(compiled):
+    for _, _, program in compiled:
         length = len(program) // 8
         assert length <= 4096
         for at in range(length):
@@ -151,3 +162,233 @@ def test_no_conditional_jump_reaches_further_than_a_byte_and_all_land_inside():
                 assert at + 1 + max(yes, no) < length
             if op == 0x05:
                 assert at + 1 + k < length
+
+
+@pytest.mark.parametrize("column", [0, 1])
+@pytest.mark.parametrize("highest", [1, 2, 200, HIGHEST_KNOWN])
+def test_a_table_with_another_answer_for_every_number_is_compiled_too(column, highest):
+    """So many that its halves are too far apart for a conditional jump."""
+    policy: seccomp.Policy = {
+        number: (
+            0x00050000 | 100 + number if number % 3 else (seccomp.Check(2, 0xF0, number & 0xF0, 0x00050000 | number),)
+        )
+        for number in range(highest + 1)
+    }
+    program = seccomp.compile_filter(policy, column, highest=highest)
+    for number in range(highest + 3):
+        for argument in (0, number, 0xFFFFFFFF):
+            arguments = (7, 7, argument, 7, 7, 7)
+            if number > highest:
+                wanted = ENOSYS
+            elif number % 3:
+                wanted = 0x00050000 | 100 + number
+            else:
+                wanted = 0x00050000 | number if argument & 0xF0 == number & 0xF0 else ALLOW
+            assert emulate(program, number, ARCHES[column], arguments) == wanted, (number, argument)
+
+
+# ── what the tables are meant to say, written down once more ─────────────────────────────────────────────────────
+
+REDUCED_ONLY = [
+    "chmod",
+    "fchmod",
+    "fchmodat",
+    "fchmodat2",
+    "chown",
+    "fchown",
+    "lchown",
+    "fchownat",
+    "utime",
+    "utimes",
+    "utimensat",
+    "futimesat",
+    "setxattr",
+    "lsetxattr",
+    "fsetxattr",
+    "setxattrat",
+    "removexattr",
+    "lremovexattr",
+    "fremovexattr",
+    "removexattrat",
+    "file_setattr",
+    "inotify_add_watch",
+    "setsid",
+    "setpgid",
+]
+FOREVER = [
+    "ptrace",
+    "process_vm_readv",
+    "process_vm_writev",
+    "pidfd_getfd",
+    "kcmp",
+    "bpf",
+    "perf_event_open",
+    "userfaultfd",
+    "keyctl",
+    "add_key",
+    "request_key",
+    "init_module",
+    "finit_module",
+    "delete_module",
+    "kexec_load",
+    "kexec_file_load",
+    "reboot",
+    "swapon",
+    "swapoff",
+    "acct",
+    "quotactl",
+    "iopl",
+    "ioperm",
+    "modify_ldt",
+    "syslog",
+    "settimeofday",
+    "clock_settime",
+    "clock_adjtime",
+    "adjtimex",
+    "fanotify_init",
+    "shmget",
+    "shmat",
+    "msgget",
+    "semget",
+    "mq_open",
+    "open_by_handle_at",
+    "name_to_handle_at",
+]
+GONE = ["clone3", "io_uring_setup", "io_uring_enter", "io_uring_register", "memfd_create", "memfd_secret", "execveat"]
+BUILDING = [
+    "mount",
+    "umount2",
+    "pivot_root",
+    "chroot",
+    "fsopen",
+    "fsconfig",
+    "fsmount",
+    "fspick",
+    "open_tree",
+    "open_tree_attr",
+    "move_mount",
+    "mount_setattr",
+    "unshare",
+    "setns",
+    "sethostname",
+]
+JUNK = 0xDEADBEEF
+
+
+def answers(policy: seccomp.Policy, column: int, name: str, *arguments: int) -> int | None:
+    """What the compiled policy says of a call by name; ``None`` where this machine's kernel has no such call."""
+    number = NUMBERS[name][column]
+    if number is None:
+        return None
+    padded = (*arguments, *[JUNK] * (6 - len(arguments)))
+    return emulate(seccomp.compile_filter(policy, column), number, ARCHES[column], padded)
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_what_nobody_needs_after_the_start_is_refused_for_ever(column):
+    policy = seccomp.permanent_policy(column)
+    assert {answers(policy, column, name) for name in FOREVER} <= {EPERM, None}
+    assert {answers(policy, column, name) for name in GONE} <= {ENOSYS, None}
+
+
+@pytest.mark.parametrize("column", [0, 1])
+@pytest.mark.parametrize(
+    ("name", "arguments", "wanted"),
+    [
+        ("socketpair", (1, 1), ALLOW),  # a connection between two ends of our own
+        ("socketpair", (1, 5), ALLOW),
+        ("socketpair", (1, 1 | 0o2004000), ALLOW),
+        ("socketpair", (1, 2), EPERM),
+        ("socketpair", (1, 3), EPERM),
+        ("socketpair", (2, 1), EPERM),
+        ("socketpair", (16, 1), EPERM),
+        ("ioctl", (1, 0x5401), ALLOW),  # TCGETS
+        *(("ioctl", (1, request), EPERM) for request in (0x5412, 0x541C, 0x5423, 0x541D)),
+        *(("ioctl", (1, request), EPERM) for request in (0x40086602, 0x40046602, 0x401C5820)),
+        ("ioctl", (0x5412, 0x5401, 0x5412), ALLOW),  # only the request counts
+        ("personality", (0, 1), ALLOW),
+        ("personality", (0xFFFFFFFF, 1), ALLOW),
+        ("personality", (1, 0), EPERM),
+        ("personality", (0x40000, 0xFFFFFFFF), EPERM),  # ADDR_NO_RANDOMIZE
+        ("prlimit64", (0, 7), ALLOW),
+        ("prlimit64", (1, 0), EPERM),
+        ("prlimit64", (4321, 0), EPERM),
+    ],
+)
+def test_what_the_permanent_filter_says_of_single_arguments(column, name, arguments, wanted):
+    assert answers(seccomp.permanent_policy(column), column, name, *arguments) == wanted
+
+
+@pytest.mark.parametrize("column", [0, 1])
+@pytest.mark.parametrize("may_exec", [False, True])
+@pytest.mark.parametrize("reduced", [False, True])
+def test_what_built_the_walls_is_gone_in_every_profile(column, may_exec, reduced):
+    policy = seccomp.final_policy(column, may_exec=may_exec, reduced=reduced)
+    assert {answers(policy, column, name) for name in BUILDING} <= {EPERM, None}
+
+
+@pytest.mark.parametrize("column", [0, 1])
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize(
+    ("name", "arguments", "wanted"),
+    [
+        *(("prctl", (option, 0), EPERM) for option in (0x59616D61, 35, 28, 4, 22)),
+        ("prctl", (15, 4), ALLOW),  # PR_SET_NAME
+        ("ioctl", (3, 0x8900), EPERM),
+        ("ioctl", (3, 0x8914), EPERM),  # SIOCSIFFLAGS
+        ("ioctl", (3, 0x89FF), EPERM),
+        ("ioctl", (3, 0x88FF, 0x8914), ALLOW),
+        ("ioctl", (3, 0x8A00, 0x8914), ALLOW),
+        ("seccomp", (1, 8, 0), EPERM),  # SECCOMP_FILTER_FLAG_NEW_LISTENER
+        ("seccomp", (1, 9, 0), EPERM),
+        ("seccomp", (8, 1, 8), ALLOW),
+    ],
+)
+def test_what_the_final_filter_says_of_single_arguments(column, reduced, name, arguments, wanted):
+    assert answers(seccomp.final_policy(column, may_exec=True, reduced=reduced), column, name, *arguments) == wanted
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_what_stands_for_namespaces_where_there_are_none(column):
+    full, reduced = (seccomp.final_policy(column, may_exec=True, reduced=reduced) for reduced in (False, True))
+    for name in REDUCED_ONLY:
+        assert answers(reduced, column, name, 0) in (EPERM, None), name
+        assert answers(full, column, name, 0) in (ALLOW, None), name
+    for option in (1, 36):  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
+        assert answers(reduced, column, "prctl", option, 0) == EPERM
+        assert answers(full, column, "prctl", option, 0) == ALLOW
+    for name in ("sched_setscheduler", "sched_setparam", "sched_setattr", "sched_setaffinity"):
+        assert answers(reduced, column, name, 0, 9) == ALLOW
+        assert answers(reduced, column, name, 9, 0) == EPERM
+        assert answers(full, column, name, 9, 0) == ALLOW
+    for name in ("setpriority", "ioprio_set"):
+        assert answers(reduced, column, name, 9, 0, 9) == ALLOW
+        assert answers(reduced, column, name, 0, 9, 0) == EPERM
+        assert answers(full, column, name, 0, 9, 0) == ALLOW
+
+
+@pytest.mark.parametrize("column", [0, 1])
+@pytest.mark.parametrize(
+    "name", ["kill", "tkill", "tgkill", "pidfd_send_signal", "rt_sigqueueinfo", "rt_tgsigqueueinfo"]
+)
+def test_signals_are_refused_only_where_nothing_else_keeps_them_inside(column, name):
+    refused = seccomp.final_policy(column, may_exec=True, reduced=True, scoped_signals=False)
+    assert answers(refused, column, name, 9) == EPERM
+    assert answers(refused, column, "mount") == EPERM  # with all the rest
+    for options in ({}, {"scoped_signals": False}, {"reduced": True}, {"reduced": True, "scoped_signals": True}):
+        assert answers(seccomp.final_policy(column, may_exec=True, **options), column, name, 9) == ALLOW
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_unless_more_is_said_a_cell_has_namespaces_and_no_network(column):
+    assert answers(seccomp.final_policy(column, may_exec=False), column, "socket", 2, 1, 0) == EPERM
+    assert answers(seccomp.final_policy(column, may_exec=True), column, "socket", 2, 1, 0) == ALLOW  # of its own
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_only_the_marked_end_of_an_init_is_shown_to_the_host(column):
+    policy = seccomp.farewell_policy(column)
+    for status in (0, 1, 137, 255):
+        assert answers(policy, column, "exit_group", frames.FAREWELL | status) == 0x7FC00000
+    for status in (0, 1, 255, frames.FAREWELL ^ 0x100, frames.FAREWELL ^ 0x80000000):
+        assert answers(policy, column, "exit_group", status, frames.FAREWELL) == ALLOW
