@@ -28,6 +28,8 @@ from handrail_cell import _libc, contain, frames, limits, namespaces, runner, se
 OVERFLOW = 65534
 FIRST_READ = 8192
 REHEARSALS = 16
+REST_S = 0.005
+"""A job that comes so soon finds its cell without a rehearsal: under load that would cost more than it saves."""
 
 NO_ID_MAP = (
     "its file system takes no id-mapped mount; start the host as the user who owns the workspace, "
@@ -480,7 +482,9 @@ def _live(facts: contain.Facts, job: int, output: int, memory: int) -> int:
     _close_all_but({job, ground.ruleset, *gifts.values()})
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, job)
     _say_ready(stream, parked, gifts)
-    job_given = receive(stream, socket.MSG_DONTWAIT)
+    stream.settimeout(REST_S)
+    job_given = receive(stream)
+    stream.settimeout(None)
     if job_given is NOT_YET:
         rehearse(results, facts)
         job_given = receive(stream)
@@ -584,13 +588,13 @@ def _close_all_but(keep: set[int]) -> None:
     _libc.call("close_range", low, 0x7FFFFFFF, 0)
 
 
-def receive(stream: socket.socket, flags: int = 0) -> Job | None:
-    """Wait for the job; with ``MSG_DONTWAIT`` :data:`NOT_YET` when it is not there. ``None`` when the host closed the
-    stream instead.
+def receive(stream: socket.socket) -> Job | None:
+    """Wait for the job, as long as the stream's timeout says: then it is :data:`NOT_YET`. ``None`` when the host closed
+    the stream instead.
     """
-    try:  # not recv_fds, which loses its flags
-        head, extra, _, _ = stream.recvmsg(FIRST_READ, socket.CMSG_LEN(4 * frames.JOB_DESCRIPTORS), flags)
-    except BlockingIOError:
+    try:
+        head, extra, _, _ = stream.recvmsg(FIRST_READ, socket.CMSG_LEN(4 * frames.JOB_DESCRIPTORS))
+    except TimeoutError:
         return NOT_YET
     fds = [fd for _, _, data in extra for fd in struct.unpack(f"={len(data) // 4}i", data)]
     if len(head) < frames.JOB.size:
@@ -614,6 +618,7 @@ def _meta(data: bytes) -> dict[str, Any]:
 
 
 def _rest(stream: socket.socket, head: bytes, total: int) -> bytes:
+    stream.settimeout(None)
     chunks = [head]
     have = len(head)
     while have < total:

@@ -190,28 +190,60 @@ def send_job(run: Run, program: Program, stdio: tuple[int, ...] = ()) -> None:
 
 def drive(run: Run) -> None:
     """Until the kernel says the cell has ended: collect frames and output, mind the clock and what the cell uses."""
-    poll = _poll_of(run)
-    unheard = run.on_output is None
-    listen_at = time.monotonic() + UNHEARD_S if unheard else 0.0
-    if not unheard:
-        poll.register(run.cell.output, select.POLLIN)
+    ears = _Ears(run)
     while run.verdict is None:
-        patience = _patience_ms(run)
-        for fd, events in poll.poll(min(patience, UNHEARD_S * 1000) if unheard else patience):
+        for fd, events in ears.listen(run):
             if fd == run.cell.output:
                 _drain(run)
                 if events == select.POLLHUP:
-                    poll.unregister(fd)
+                    ears.poll.unregister(fd)
             else:
-                _hear(run, fd, events, poll)
-        if unheard and time.monotonic() >= listen_at:
-            unheard = False
-            poll.register(run.cell.output, select.POLLIN)
+                _hear(run, fd, events, ears.poll)
+        ears.adjust(run)
         _mind(run)
     while _drain(run) == CHUNK:
         pass
     while _hear_job(run):
         pass
+
+
+class _Ears:
+    """What wakes the host while a call is driven: as little as will do, for each wake costs the call two turns.
+
+    Output that nobody streams may wait in its pipe for a while, and the walls' frame until all is over.
+    """
+
+    __slots__ = ("_cell_comes", "_output_from", "poll")
+
+    def __init__(self, run: Run) -> None:
+        self.poll = _poll_of(run)
+        self._cell_comes = not run.cell.parked
+        self._output_from: float | None = time.monotonic() + UNHEARD_S
+        if run.on_output is not None:
+            self._hear_output(run)
+
+    def listen(self, run: Run) -> list[tuple[int, int]]:
+        """Wait for something to happen, or for the time to look at something."""
+        patience = _patience_ms(run)
+        return self.poll.poll(patience if self._output_from is None else min(patience, UNHEARD_S * 1000))
+
+    def adjust(self, run: Run) -> None:
+        """Hear less of a cell that has become ready, and the output of a call that takes its time."""
+        if self._cell_comes and run.cell.parked:
+            self._cell_comes = False
+            if run.lookout is None and not run.pending:
+                self.poll.unregister(run.cell.job.fileno())
+        if self._output_from is None:
+            return
+        now = time.monotonic()
+        if self._cell_comes:
+            self._output_from = now + UNHEARD_S
+        elif now >= self._output_from:
+            self._hear_output(run)
+
+    def _hear_output(self, run: Run) -> None:
+        self._output_from = None
+        self.poll.register(run.cell.output, select.POLLIN)
 
 
 def await_walls(run: Run) -> None:
