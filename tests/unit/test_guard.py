@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from handrail import ToolDef
-from handrail.errors import PathEscape
+from handrail.errors import PathEscape, PathUnusable
 from handrail.guard import FilesystemGuard, Guarded
 from handrail.workspace import Workspace
 
@@ -47,3 +47,18 @@ def test_each_path_is_kept_as_requested_and_as_it_resolves_and_nothing_else_chan
 def test_a_refused_path_is_named_with_its_argument(tmp_path: Path) -> None:
     with Workspace(tmp_path) as workspace, pytest.raises(PathEscape, match=r"^target: .* leads outside the workspace"):
         FilesystemGuard(workspace).check(BOTH, {"source": "a", "target": "../b"})
+
+
+def test_a_path_that_climbs_out_of_a_link_is_where_the_kernel_says_and_not_its_text(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "f").write_text("the kernel's")
+    (tmp_path / "f").write_text("the text's")
+    (tmp_path / "link").symlink_to("a/b")
+    with Workspace(tmp_path) as workspace:
+        stands, leads = FilesystemGuard(workspace).place("path", "link/../f")
+    assert stands == leads == str(tmp_path / "a" / "f")
+
+
+def test_a_path_the_kernel_will_not_take_is_named_with_the_reason(tmp_path: Path) -> None:
+    with Workspace(tmp_path) as workspace, pytest.raises(PathUnusable, match=r"^path: 'x{300}': File name too long$"):
+        FilesystemGuard(workspace).place("path", "x" * 300)
