@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from handrail.call import Approved, Checked, Origin, Proposed, Recorded, RegisteredTool, new_call_id
-from handrail.schema import canonical_bytes
+from handrail.schema import canonical_bytes, digest_of
 from handrail.tool import Tool, ToolDef
 
 
@@ -119,6 +119,21 @@ def test_what_is_bound_are_the_canonical_arguments_whatever_their_order():
     one, other = checked(arguments={"a": 1, "b": [2]}), checked(arguments={"b": [2], "a": 1})
     assert one.binding("p") == other.binding("p")
     assert one.arguments_bytes == other.arguments_bytes == canonical_bytes({"b": [2], "a": 1}) == b'{"a":1,"b":[2]}'
+
+
+def test_a_binding_is_the_digest_of_one_object_that_stays_the_same_between_versions():
+    """A question that waits is answered by another process, perhaps after an update."""
+    call = checked()
+    assert call.binding("p1") == digest_of(
+        {
+            "tool": "host:pay",
+            "definition": call.registered.tool.definition.digest,
+            "configuration": call.registered.configuration_digest,
+            "arguments": {"amount": 5},
+            "workspace": "/w",
+            "policy": "p1",
+        }
+    )
 
 
 def test_each_stage_leads_back_to_the_call():
