@@ -1,6 +1,9 @@
 """ChangeStore: what becomes real, what is refused, and what is kept."""
 
 import os
+import shutil
+import time
+import traceback
 from pathlib import Path
 
 import anyio
@@ -9,9 +12,10 @@ import pytest
 from changes_kit.committing import commit
 from changes_kit.places import quick_directory
 from changes_kit.trees import grow, tree_of
+from handrail import faults
 from handrail.changes.changeset import Change, ChangeSet, FileState
 from handrail.changes.plan import Plan
-from handrail.changes.store import ChangeStore
+from handrail.changes.store import IN_FLIGHT_SECONDS, ChangeStore
 from handrail.errors import ChangeConflict, ChangeError, ConfigurationError, UndoUnavailable
 from handrail.workspace import Workspace
 
@@ -281,3 +285,109 @@ def test_a_plan_writes_several_files_into_a_directory_that_it_makes(store, place
     wishes.write("d/two", b"2")
     commit(store, wishes.changes())
     assert sorted(os.listdir(place / "d")) == ["one", "two"]
+
+
+class Cut(BaseException):
+    """The process ends here, as far as the store can tell."""
+
+
+def cut_off_at(point: str):
+    def hook(name: str) -> None:
+        if name == point:
+            raise Cut
+
+    return faults.armed(hook)
+
+
+def test_a_workspace_whose_name_is_not_utf8_has_a_store(tmp_path):
+    root = os.path.join(os.fsencode(tmp_path), b"w\xff")
+    os.mkdir(root)
+    with Workspace(os.fsdecode(root)) as workspace, ChangeStore(str(tmp_path / "state"), workspace) as store:
+        wishes = plan(store)
+        wishes.write("a", b"1")
+        call = commit(store, wishes.changes())
+        commit(store, store.inverse_of(call))
+    assert os.listdir(root) == []
+
+
+@pytest.mark.parametrize("point", ["commit:recorded", "commit:applied"])
+def test_a_cut_off_commit_whose_directory_somebody_removed_keeps_nobody_out(store, place, tmp_path, point):
+    wishes = plan(store)
+    wishes.write("a", b"1")
+    with pytest.raises(Cut), cut_off_at(point):
+        commit(store, wishes.changes(), "call")
+    for left in place.glob(".handrail-commit-*"):
+        shutil.rmtree(left)
+    with Workspace(place) as workspace, ChangeStore(str(tmp_path / "state"), workspace) as again:
+        assert again.fate("call") == "unknown"
+        other = plan(again)
+        other.write("b", b"2")
+        commit(again, other.changes())
+        assert (place / "b").read_text() == "2"
+
+
+def test_what_is_committed_is_no_longer_held_also_after_a_kill_in_between(store, place, tmp_path):
+    async def die() -> None:
+        raise Cut
+
+    wishes = plan(store)
+    wishes.write("a", b"1")
+    anyio.run(store.hold, "again", wishes.changes())
+    with pytest.raises(Cut):
+        commit(store, wishes.changes(), "again", ended=die)
+    commit(store, wishes.changes(), "again")
+    assert anyio.run(store.held, "again") is None
+    wishes = plan(store)
+    wishes.write("b", b"2")
+    anyio.run(store.hold, "never again", wishes.changes())
+    with pytest.raises(Cut):
+        commit(store, wishes.changes(), "never again", ended=die)
+    with Workspace(place) as workspace, ChangeStore(str(tmp_path / "state"), workspace) as other:
+        assert anyio.run(other.held, "never again") is None
+
+
+def test_half_a_file_of_a_killed_process_is_swept_and_one_being_written_is_not(store, place):
+    area = Path(store.path)
+    for part in ("", "held", "history"):
+        for name, age in (("old.json.0.partial", IN_FLIGHT_SECONDS + 60), ("new.json.0.partial", 0)):
+            (area / part / name).write_text("{")
+            os.utime(area / part / name, (time.time() - age,) * 2)
+    store.tidy()
+    assert sorted(path.name for path in area.rglob("*.partial")) == ["new.json.0.partial"] * 3
+
+
+def test_a_damaged_file_of_the_store_is_named(store, place):
+    wishes = plan(store)
+    wishes.write("a", b"1")
+    commit(store, wishes.changes())
+    (entry,) = (Path(store.path) / "history").glob("*.json")
+    entry.write_bytes(b"{")
+    with pytest.raises(ChangeError, match=f"{entry.name}.* is damaged"):
+        store.history()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs two users: files of one, a store of the other")
+def test_what_belongs_to_somebody_else_and_cannot_be_removed_keeps_nobody_from_the_next_commit(tmp_path, place):
+    grow(place, {"built/theirs/file": "theirs"})
+    for path in (tmp_path, place, place / "built"):
+        os.chown(path, 65534, 65534)
+    child = os.fork()
+    if child == 0:  # an ordinary user from here on
+        try:
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            for _ in range(2):
+                with Workspace(place) as workspace, ChangeStore(str(tmp_path / "state"), workspace) as store:
+                    wishes = plan(store)
+                    if (place / "built").exists():
+                        wishes.delete("built")
+                    wishes.write("a", b"1")
+                    commit(store, wishes.changes())
+            os._exit(0 if sorted(os.listdir(place))[-1] == "a" and not (place / "built").exists() else 3)
+        except BaseException:  # noqa: BLE001 - a child must not go on with its parent's tests
+            traceback.print_exc()
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    (left,) = place.glob(".handrail-commit-*-left-*")
+    assert [path.read_text() for path in left.rglob("file")] == ["theirs"]

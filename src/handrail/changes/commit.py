@@ -26,6 +26,7 @@ and extended attributes other than ``user.*`` and access control lists, are not 
 """
 
 import errno
+import logging
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -38,6 +39,8 @@ from handrail.changes.beneath import Keep, Seen, hash_of
 from handrail.changes.changeset import Change, ChangeSet, FileState
 from handrail.changes.contents import Blobs
 from handrail.errors import ChangeConflict, ChangeError
+
+log = logging.getLogger("handrail")
 
 Verb = Literal["place", "take", "swap", "mode"]
 PRIVATE_PREFIX = b".handrail-commit-"
@@ -252,7 +255,7 @@ def prepare(root: int, private: bytes, steps: tuple[Step, ...], compared: Compar
     :class:`~handrail.errors.UndoUnavailable`; then the directory is gone again.
     """
     try:
-        beneath.remove_tree(root, private)  # what a killed process left before it recorded anything
+        discard_private(root, private)  # what a killed process left before it recorded anything
         faults.point("prepare:private-directory")
         os.mkdir(private, 0o700, dir_fd=root)
         beneath.change_mode(root, private, 0o700)  # a set-group-id bit inherited from the workspace goes
@@ -271,8 +274,17 @@ def prepare(root: int, private: bytes, steps: tuple[Step, ...], compared: Compar
 
 
 def discard_private(root: int, private: bytes) -> None:
-    """Remove the private directory of a commit that was never recorded, and everything in it."""
-    beneath.remove_tree(root, private)
+    """Remove the private directory of a commit that was never recorded, or is over, and everything in it.
+
+    What cannot be removed (it belongs to somebody else, it is immutable) is put aside, still beneath the workspace, so
+    that its name is free for the next commit.
+    """
+    try:
+        beneath.remove_tree(root, private)
+    except OSError as error:
+        aside = b"%s-left-%s" % (private, os.urandom(4).hex().encode())
+        log.warning("%s cannot be removed (%s); it is put aside as %s", _shown(private), _why(error), _shown(aside))
+        beneath.move_new(root, private, root, aside)
 
 
 def _why(error: OSError) -> str:

@@ -19,6 +19,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import stat
 import time
@@ -40,9 +41,12 @@ from handrail.changes.diff import unified_diff
 from handrail.errors import ChangeConflict, ChangeError, ConfigurationError, UndoUnavailable
 from handrail.workspace import Workspace
 
+log = logging.getLogger("handrail")
+
 GIBIBYTE = 1 << 30
 DAY = 86_400.0
 IN_FLIGHT_SECONDS = 3600.0  # a content nobody refers to yet belongs to a call under way for this long
+_PARTIAL = ".partial"  # the end of a name that is still being written
 MAX_ENTRIES = 1000  # what is remembered about calls after their contents were given up
 
 Fate = Literal["committed", "unknown"]
@@ -190,6 +194,7 @@ class ChangeStore:
             if done is not None:
                 _require_same(done, changes)
                 await ended()
+                await self.drop(call_id)
                 return
             steps = committing.steps_of(changes)
             entry, prepared = await to_thread.run_sync(self._prepare, call_id, changes, steps)
@@ -241,7 +246,7 @@ class ChangeStore:
             ) from error
         else:
             faults.point("commit:ended")
-            application.discard()
+            self._discard(application)
             faults.point("commit:discarded")
             self._remove("commit.json")
         finally:
@@ -278,6 +283,9 @@ class ChangeStore:
         steps = committing.steps_of(record.entry.changes)
         faults.point("recover:begin")
         if self.find(record.entry.call_id) is None:
+            if beneath.look(self._root, record.prepared.private) is None:
+                self._give_commit_up(record)
+                return
             try:
                 self._apply(record, steps)
             except ChangeConflict:
@@ -289,9 +297,26 @@ class ChangeStore:
         if beneath.look(self._root, record.prepared.private) is not None:
             application = committing.Application(self._root, steps, record.prepared)
             try:
-                application.discard()
+                self._discard(application)
             finally:
                 application.close()
+        self._remove("commit.json")
+
+    def _discard(self, application: committing.Application) -> None:
+        """The commit is over: what cannot be removed any more must not keep anybody from the next one."""
+        try:
+            application.discard()
+        except OSError as error:
+            log.warning("what a commit replaced cannot be removed: %s", error)
+            committing.discard_private(self._root, application.prepared.private)
+
+    def _give_commit_up(self, record: _Record) -> None:
+        """Somebody removed the private directory of a commit that was cut off: it can go neither forward nor back."""
+        log.warning(
+            "the commit of %s was cut off, and its directory %s was removed since: its changes may be made in part",
+            record.entry.call_id,
+            record.prepared.private.decode("ascii"),
+        )
         self._remove("commit.json")
 
     def fate(self, call_id: str) -> Fate:
@@ -351,8 +376,20 @@ class ChangeStore:
         for entry in entries[-MAX_ENTRIES:]:
             if not entry.gone and entry.at < oldest:
                 self._give_up(entry, f"it is older than {self.max_age / DAY:g} days")
+        self._remove_leftovers()
         self._remove_unreferenced()
         self._blobs.sweep()
+
+    def _remove_leftovers(self) -> None:
+        """What a killed process left: half a file of its own, and held changes of a call that was committed."""
+        for name in set(self._names("held")).intersection(self._names("history")):
+            self._remove(f"held/{name}")
+        abandoned = time.time() - IN_FLIGHT_SECONDS
+        for part in ("", "held/", "history/"):
+            for name in os.listdir(os.path.join(self.path, part)):
+                found = beneath.look(self._area, os.fsencode(part + name)) if name.endswith(_PARTIAL) else None
+                if found is not None and found.st_mtime < abandoned:
+                    self._remove(part + name)
 
     def _make_room(self, needed: int) -> None:
         """The oldest undos go first, until ``needed`` more bytes fit."""
@@ -466,12 +503,15 @@ class ChangeStore:
         except FileNotFoundError:
             return None
         with open(fd, "rb") as file:
-            return json.load(file)
+            try:
+                return json.load(file)
+            except ValueError as error:
+                raise ChangeError(f"{os.path.join(self.path, name)!r} is damaged ({error}); move it away") from None
 
     def _write_json(self, name: str, data: dict[str, Any]) -> None:
         """Whole or not at all, and on disk when this returns."""
-        partial = f"{name}.{os.urandom(6).hex()}.partial"
-        raw = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+        partial = f"{name}.{os.urandom(6).hex()}{_PARTIAL}"
+        raw = json.dumps(data, separators=(",", ":")).encode("ascii")  # a path that is not UTF-8 becomes an escape
         try:
             fd = beneath.open_file(self._area, partial.encode(), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
