@@ -7,8 +7,9 @@ EXTRAS := mcp,openai,anthropic,postgres
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 # These kill processes hundreds of times, drive real terminals, run CPython's own suites, or install other people's
 # servers first.
-PATIENT := tests/crash tests/terminal tests/integration/mcp/test_conformance.py \
-           tests/integration/mcp/test_real_servers.py tests/integration/test_cpython_long_suites.py
+INSPECTED := tests/integration/mcp/test_real_servers.py
+PATIENT := tests/crash tests/terminal tests/integration/mcp/test_conformance.py $(INSPECTED) \
+           tests/integration/test_cpython_long_suites.py
 
 .PHONY: demo test mcp-servers test-patient test-all lint types contracts docs bench mutants check format clean
 
@@ -33,8 +34,10 @@ test: $(VENV)/.developed
 mcp-servers: $(VENV)/.developed
 	$(BIN)/python tests/mcp_servers.py
 
+# The Inspector gives each request one minute and takes no other limit, so its tests run alone.
 test-patient: mcp-servers
-	$(PYTEST) $(PATIENT)
+	$(PYTEST) -n 0 $(INSPECTED)
+	$(PYTEST) $(filter-out $(INSPECTED),$(PATIENT))
 
 test-all: test test-patient
 

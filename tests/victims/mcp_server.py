@@ -90,7 +90,30 @@ def legs(request, do):
         text(request, json.dumps({"answers": given, "state": request["params"].get("requestState")}))
 
 
+def hexadecimal(request, do):
+    """Bytes as they are, with the request's id in place of ``@ID@``; ``then`` ends the process."""
+    with LOCK:
+        sys.stdout.flush()
+        data = bytes.fromhex(do["bytes"]).replace(b"@ID@", json.dumps(request["id"]).encode())
+        for _ in range(do.get("times", 1)):
+            os.write(1, data)
+    if do.get("then") == "die":
+        os._exit(9)
+
+
+def flood(request, do):
+    """Many lines, or much on standard error, and then the answer."""
+    with LOCK:
+        for _ in range(do["times"]):
+            getattr(sys, do["stream"]).write(do["line"] + "\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+    text(request, "after the flood")
+
+
 DO = {
+    "bytes": hexadecimal,
+    "flood": flood,
     "echo": lambda request, do: text(request, json.dumps(request["params"].get("arguments"))),
     "result": lambda request, do: answer(request, do["result"]),
     "error": lambda request, do: out({"jsonrpc": "2.0", "id": request["id"], "error": do["error"]}),

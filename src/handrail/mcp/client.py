@@ -66,6 +66,7 @@ class _Live:
     intake: Intake
     pages: list[Any]
     direct: DirectCalls
+    gone: asyncio.Event  # set once the server does not know our session any more
 
 
 @dataclass(slots=True, eq=False)
@@ -204,6 +205,7 @@ class McpServer:
         pages: list[Any] = []
         intake = Intake(self.spec.max_message_bytes, pages.extend)
         direct = DirectCalls()
+        gone = asyncio.Event()
         self._why_lost = ""
 
         def ended(why: str) -> None:
@@ -212,7 +214,11 @@ class McpServer:
 
         if self.spec.url:
             transport = http_transport(
-                self.spec.url, intake, headers=self._headers(), connect_timeout=self.spec.start_timeout
+                self.spec.url,
+                intake,
+                headers=self._headers(),
+                connect_timeout=self.spec.start_timeout,
+                on_gone=gone.set,
             )
         else:
             transport = pipe_transport(await self._launcher.launch(self.spec), intake, direct, on_end=ended)
@@ -223,7 +229,7 @@ class McpServer:
             elicitation_callback=self._asked,
             message_handler=self._heard,
         )
-        return _Live(await stack.enter_async_context(client), intake, pages, direct)
+        return _Live(await stack.enter_async_context(client), intake, pages, direct, gone)
 
     def _headers(self) -> dict[str, str]:
         if not self.spec.token_env:
@@ -370,7 +376,8 @@ class McpServer:
                 return await self._legs(live, running, definition, job)
             except MCPError as error:
                 self._stale = self._stale or error.error.code == types.HEADER_MISMATCH
-                if error.error.code == types.CONNECTION_CLOSED and self._live is live:
+                over = error.error.code == types.CONNECTION_CLOSED or live.gone.is_set()
+                if over and self._live is live:
                     self._over.set()  # so that the next call, which nobody has sent, opens a new one
                 return outcome_of_error(error, self.spec.name)
             except ConnectionEnded as error:

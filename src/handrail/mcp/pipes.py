@@ -41,7 +41,8 @@ class LineReader:
         self._lines: list[bytes] = []
         self._size = 0
         self._head = b""
-        self._source = _Regular(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else _Watched(fd)
+        self.ended = False  # once what was read last is all that came, and no line end stood after it
+        self._source = _Regular(fd) if _always_ready(fd) else _Watched(fd)
 
     async def line(self) -> bytes | TooLong | None:
         """The next line without its end, ``None`` at the end of the stream. Raises :class:`OSError`."""
@@ -50,6 +51,7 @@ class LineReader:
             if not chunk:
                 rest = bytes(self._rest)
                 self._rest.clear()
+                self.ended = True
                 return rest or None
             found = self._take(chunk)
             if found is not None:
@@ -85,6 +87,12 @@ class LineReader:
         if whole.strip():
             self._lines.append(whole)
         return None
+
+
+def _always_ready(fd: int) -> bool:
+    """Whether no loop can watch it, since reading never waits: a regular file, ``/dev/null``."""
+    mode = os.fstat(fd).st_mode
+    return stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not os.isatty(fd))
 
 
 class _Watched:
@@ -124,7 +132,7 @@ class _Watched:
 
 
 class _Regular:
-    """A regular file, which no loop can watch."""
+    """A regular file or a device, which no loop can watch."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -143,7 +151,7 @@ class LineWriter:
         self._fd = fd
         self._turn = anyio.Lock(fast_acquire=True)
         self._fits = select.poll()
-        self._watched = not stat.S_ISREG(os.fstat(fd).st_mode)
+        self._watched = not _always_ready(fd)
         if self._watched:
             self._fits.register(fd, select.POLLOUT)
 

@@ -4,11 +4,12 @@ A transport is an async context manager that yields (read stream, write stream) 
 comes in has passed an :class:`~handrail.mcp.wire.Intake`; whatever goes out was noted by it.
 """
 
+import json
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx2
@@ -29,6 +30,8 @@ STDERR_KEPT = 8192
 EXIT_GRACE_S = 2.0
 LAST_WORDS_S = 0.5
 USER_AGENT = "handrail"
+SESSION = "mcp-session-id"
+GONE = 404
 
 ReadStream = MemoryObjectReceiveStream[SessionMessage | Exception]
 WriteStream = MemoryObjectSendStream[SessionMessage]
@@ -46,7 +49,8 @@ async def pipe_transport(
 ) -> AsyncGenerator[Streams, None]:
     """Speak with a started server over its pipes; ends it on the way out.
 
-    ``on_end`` is called with a reason when the server's side ends before ours. Answers to calls of ``direct`` go there.
+    ``on_end`` is called with a reason when the server's side ends before ours, and again when its last words are known.
+    Answers to calls of ``direct`` go there.
     """
     to_us, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
     write_stream, from_us = anyio.create_memory_object_stream[SessionMessage](0)
@@ -59,7 +63,8 @@ async def pipe_transport(
         try:
             async with to_us:
                 why = await _read_server(launched, intake, direct, to_us)
-                with anyio.move_on_after(LAST_WORDS_S):
+                on_end(why)
+                with anyio.move_on_after(LAST_WORDS_S, shield=True):
                     await errors.ended.wait()
                 on_end(why + errors.quoted())
         finally:
@@ -97,8 +102,11 @@ async def _read_server(
     reader = LineReader(launched.stdout, intake.max_bytes)
     try:
         while (line := await reader.line()) is not None:
+            if isinstance(line, bytes) and line.lstrip()[:1] != b"{":
+                log.info("an MCP server printed something that is no message; it was dropped")
+                continue
             message = intake.too_large(line.head, line.tail, line.size) if isinstance(line, TooLong) else None
-            message = intake.read(line) if isinstance(line, bytes) else message
+            message = intake.read(line, cut=reader.ended) if isinstance(line, bytes) else message
             if message is None or direct.takes(message):
                 continue
             if (parsed := _for_library(message)) is not None:
@@ -192,15 +200,18 @@ class _Stderr:
 
 @asynccontextmanager
 async def http_transport(
-    url: str, intake: Intake, *, headers: Mapping[str, str], connect_timeout: float
+    url: str, intake: Intake, *, headers: Mapping[str, str], connect_timeout: float, on_gone: Callable[[], None]
 ) -> AsyncGenerator[Streams, None]:
-    """Speak Streamable HTTP. Nothing of our environment (proxies, netrc) steers where a token goes."""
+    """Speak Streamable HTTP. Nothing of our environment (proxies, netrc) steers where a token goes.
+
+    ``on_gone`` is called when the server does not know our session any more.
+    """
     client = httpx2.AsyncClient(
         headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity", **headers},
         timeout=httpx2.Timeout(connect_timeout, read=None),
         follow_redirects=False,
         trust_env=False,
-        transport=_ReadTransport(intake),
+        transport=_ReadTransport(intake, on_gone),
     )
     async with (
         client,
@@ -224,14 +235,21 @@ async def http_transport(
 
 
 class _ReadTransport(httpx2.AsyncHTTPTransport):
-    """HTTP whose bodies pass the intake before the library parses them, and are bounded."""
+    """HTTP whose bodies pass the intake before the library parses them, and are bounded.
 
-    def __init__(self, intake: Intake) -> None:
+    The library would send a request again to where the same host redirects it; a call is sent once, so no redirect is
+    seen as one.
+    """
+
+    def __init__(self, intake: Intake, on_gone: Callable[[], None]) -> None:
         super().__init__(verify=True, trust_env=False, retries=0)
         self._intake = intake
+        self._on_gone = on_gone
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
+        if response.status_code == GONE and SESSION in request.headers:
+            self._on_gone()
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
@@ -239,11 +257,19 @@ class _ReadTransport(httpx2.AsyncHTTPTransport):
         body = response.stream
         assert isinstance(body, httpx2.AsyncByteStream)
         if kind == "text/event-stream":
-            stream: httpx2.AsyncByteStream = _Events(body, self._intake)
+            stream: httpx2.AsyncByteStream = _Events(body, self._intake, _identity(request))
         else:
             stream = _Body(body, self._intake)
-        kept = [pair for pair in response.headers.raw if pair[0].lower() != b"content-length"]
+        kept = [pair for pair in response.headers.raw if pair[0].lower() not in (b"content-length", b"location")]
         return httpx2.Response(response.status_code, headers=kept, stream=stream, extensions=response.extensions)
+
+
+def _identity(request: httpx2.Request) -> Any:
+    """The id of the JSON-RPC request that the library posts; ``None`` where it posts no request."""
+    if request.method != "POST":
+        return None
+    message = cast("Message", json.loads(request.content))  # ours: one message, never a batch
+    return message.get("id") if "method" in message else None
 
 
 class _Body(httpx2.AsyncByteStream):
@@ -269,11 +295,15 @@ class _Body(httpx2.AsyncByteStream):
 
 
 class _Events(httpx2.AsyncByteStream):
-    """A stream of server-sent events, each event's data read as one message."""
+    """A stream of server-sent events, each event's data read as one message.
 
-    def __init__(self, inner: httpx2.AsyncByteStream, intake: Intake) -> None:
+    ``request_id``: the request that it answers; once that waits no more, nobody has to read what else comes.
+    """
+
+    def __init__(self, inner: httpx2.AsyncByteStream, intake: Intake, request_id: Any) -> None:
         self._inner = inner
         self._intake = intake
+        self._request_id = request_id
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         data: list[bytes] = []
@@ -295,6 +325,8 @@ class _Events(httpx2.AsyncByteStream):
     async def _lines(self) -> AsyncIterator[bytes]:
         rest = b""
         async for chunk in self._inner:
+            if self._request_id is not None and not self._intake.waits_for(self._request_id):
+                return
             parts = (rest + chunk).replace(b"\r\n", b"\n").split(b"\n")
             rest = parts.pop()
             if len(rest) > self._intake.max_bytes:

@@ -7,7 +7,8 @@ Rules:
 3. Of ``tools/list`` the library sees names and input schemas only; the raw definitions go to our own reader. A
    definition that cannot even be decoded is set aside alone.
 4. An answer that breaks rule 1, or is too large, becomes an error answer to its own request: the call is over and its
-   connection lives on. Where it cannot be told whose answer it is, the connection must end.
+   connection lives on. Where it cannot be told whose answer it is, the connection must end. What the end of the stream
+   cut off is no answer.
 """
 
 import json
@@ -60,11 +61,20 @@ class Intake:
             params = cast("Mapping[str, Any]", message.get("params") or {})
             self._waiting.pop(params.get("requestId", ""), None)
 
-    def read(self, raw: bytes) -> Message | None:
-        """One message's text. ``None``: there is nothing to pass on. Raises :class:`Unplaceable`."""
+    def waits_for(self, request_id: Any) -> bool:
+        """Whether a request of ours still waits for its answer."""
+        return type(request_id) in (int, str) and request_id in self._waiting
+
+    def read(self, raw: bytes, *, cut: bool = False) -> Message | None:
+        """One message's text. ``None``: there is nothing to pass on. Raises :class:`Unplaceable`.
+
+        ``cut``: the stream ended within or just after it.
+        """
         try:
             message = decode_json(raw, max_bytes=self.max_bytes)
         except ArgumentsInvalid as error:
+            if cut:
+                return None
             return self._salvaged(raw.decode("utf-8", "surrogateescape"), str(error))
         return self.accept(message)
 

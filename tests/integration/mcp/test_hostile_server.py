@@ -459,9 +459,12 @@ async def test_noise_between_answers_is_survived(victim):
     victim.script(tools=[tool("noisy"), tool("act")], calls={"noisy": {"do": "raw", "text": noise}})
     victim.with_(timeout=1.0)
     async with victim.opened() as opened:
+        served_by = victim.pid
         outcome = await opened.call("noisy")
         assert outcome.status == "unknown"
+        victim.with_(timeout=30.0)
         assert (await opened.call()).succeeded
+        assert victim.pid == served_by
 
 
 async def test_progress_is_passed_on(victim):

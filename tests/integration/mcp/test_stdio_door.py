@@ -14,6 +14,7 @@ from handrail.mcp.catalog import ToolOverride
 from handrail.mcp.client import opened
 from handrail.mcp.joining import register_servers
 from handrail.mcp.launch import PlainLauncher
+from handrail.mcp.pipes import LineReader
 from handrail.mcp.server import CorridorServer, model_names
 from handrail.mcp.shortcut import PlainCalls
 from handrail.mcp.stdio import server_streams
@@ -302,3 +303,21 @@ async def test_a_line_that_two_readers_could_read_differently_reaches_no_tool(li
         await client.writer.write(line + b"\n")
         assert (await client.line())["error"]["code"] == -32700
     assert tools.effects == []
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "file"])
+async def test_what_no_loop_can_watch_is_read_to_its_end(name, tmp_path):
+    (tmp_path / "file").write_bytes(b'{"a": 1}\n')
+    fd = os.open(tmp_path / name, os.O_RDONLY)
+    reader = LineReader(fd, 1000)
+    try:
+        lines = [line async for line in _lines(reader)]
+    finally:
+        reader.close()
+        os.close(fd)
+    assert lines == ([b'{"a": 1}'] if name == "file" else [])
+
+
+async def _lines(reader):
+    while (line := await reader.line()) is not None:
+        yield line
