@@ -10,14 +10,14 @@ import pytest
 from agent_kit import Kit, in_loop
 from handrail.agent.compaction import SUMMARY_PROMPT, calls_are_paired
 from handrail.agent.config import AgentConfig
-from handrail.agent.conversation import messages_of
+from handrail.agent.conversation import messages_of, open_calls_of
 from handrail.agent.events import CallFinished, CallStarted, ModelRetry, NotesLoaded, RunEnded, TextArrived
 from handrail.agent.loop import Agent
 from handrail.agent.transcript import Answered, started
 from handrail.agent.valves import Limits, StopReason
 from handrail.approval.decision import ApprovalRequest, Approve, CallbackApprover, Modify, Park, Reject
 from handrail.errors import ModelError, TranscriptError
-from handrail.models.client import ModelRequest, Reply, UserMessage
+from handrail.models.client import ModelRequest, Reply, Usage, UserMessage
 from handrail.models.retry import RetryPolicy
 from handrail.models.scripted import ScriptedModel, call, calls
 from handrail.outcome import Reason, ToolOutcome
@@ -507,6 +507,7 @@ async def test_a_long_conversation_is_summarised_and_stays_paired() -> None:
     assert result.stop is StopReason.DONE
     assert all(calls_are_paired(request.messages) for request in model.requests)
     assert "A summary" in model.requests[-1].messages[0].text
+    assert model.requests[-1].messages[1] == UserMessage("look at everything")  # the person's words are no data
     assert len(model.requests[-1].messages) < 16
     records = kit.transcript(result.run_id).records
     assert len([record for record in records if isinstance(record, Answered)]) == 9  # the original is all there
@@ -526,3 +527,53 @@ def test_agent_tools_is_the_registry_and_config_names_the_workspace(tmp_path: Pa
     with Agent(config) as agent:
         assert agent.tools is agent.executor.registry
         assert agent.config.workspace == tmp_path
+
+
+@pytest.mark.promise("agent:truncated:calls-never-run")
+@in_loop
+async def test_calls_of_a_declined_answer_never_run_and_have_their_result() -> None:
+    declined = Reply("I cannot", (call("act", {"what": "half"}),), "refused")
+    kit = Kit(ScriptedModel([declined, "ok"]))
+    result = await kit.run()
+    assert result.stop is StopReason.REFUSED
+    assert not open_calls_of(kit.transcript(result.run_id).records)
+    assert (await kit.run("something else", run_id=result.run_id)).stop is StopReason.DONE
+    assert not kit.ran
+
+
+@in_loop
+async def test_a_summary_s_tokens_count_and_its_request_offers_the_tools() -> None:
+    asked: list[ModelRequest] = []
+
+    def step(request: ModelRequest) -> Reply | str:
+        if request.messages[-1].text == SUMMARY_PROMPT:
+            asked.append(request)
+            return Reply("A summary.", usage=Usage(5_000, 1))
+        return calls(call("look", {"what": "x" * 400 + str(len(asked))}))
+
+    kit = Kit(ScriptedModel([step] * 40), context_tokens=1_000, limits=Limits(tokens=5_000, cycles=20))
+    result = await kit.run()
+    assert (result.stop, len(asked)) == (StopReason.TOKENS, 1)
+    assert [tool.name for tool in asked[0].tools] == ["act", "fail", "look"]
+    assert result.ended.usage.input > 5_000
+
+
+@in_loop
+async def test_a_listener_that_fails_among_parallel_calls_is_heard_as_itself_and_the_run_resumes() -> None:
+    kit = Kit(ScriptedModel([calls(call("look", {"what": "a"}), call("look", {"what": "b"})), "ok"]))
+
+    def pipe_is_gone(event: Any) -> None:
+        kit.events.append(event)
+        if isinstance(event, CallFinished):
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        await kit.agent.run("go", on_event=pipe_is_gone)
+    assert (await kit.resume(kit.events[0].run_id)).stop is StopReason.DONE
+
+
+def test_a_signal_outlives_the_run_and_its_event_loop() -> None:
+    signal = Signal()
+    kit = Kit(ScriptedModel(["ok"]))
+    assert asyncio.run(kit.agent.run("go", signal=signal)).stop is StopReason.DONE
+    signal.set("too late")  # would speak to a closed event loop

@@ -2,7 +2,7 @@
 
 1. Calls of risk ``safe`` and ``read_only`` that stand side by side run in parallel; every other call runs alone, in
    the order the model gave. So a read after a write sees the write.
-2. The calls of a truncated answer never run.
+2. The calls of an answer that was cut off, or declined on the way, never run.
 3. A failing call ends no other. Results are recorded in call order, what ran together in one write. Where a journal
    holds them, they are flushed with the next answer; else at once.
 4. A call whose result is not recorded yet is asked for under its own id: what the journal settled is not run again.
@@ -72,8 +72,8 @@ class Carrier:
         self.interrupted.update(item.call.call_id for item in calls)
         if not isinstance(self.journal, NoJournal):
             return await self.carry_out(calls)
-        lost = {item.call.call_id: _lost() for item in calls if not item.truncated}
-        lost.update((item.call.call_id, _not_run()) for item in calls if item.truncated)
+        lost = {item.call.call_id: _lost() for item in calls if not item.not_whole}
+        lost.update((item.call.call_id, _not_run()) for item in calls if item.not_whole)
         for item in calls:
             self._tell(item, lost[item.call.call_id])
         return self._record(calls, lost)
@@ -92,13 +92,16 @@ class Carrier:
         async def one(item: OpenCall) -> None:
             outcomes[item.call.call_id] = await self._run_one(item)
 
-        async with anyio.create_task_group() as tasks:
-            for item in group:
-                tasks.start_soon(one, item)
+        try:
+            async with anyio.create_task_group() as tasks:
+                for item in group:
+                    tasks.start_soon(one, item)
+        except BaseExceptionGroup as failed:  # the record or a listener failed: said as it is for a call alone
+            raise failed.exceptions[0] from failed
 
     async def _run_one(self, item: OpenCall) -> ToolOutcome:
         self.emit(self._started(item.call))
-        outcome = _not_run() if item.truncated else await self._outcome_of(item)
+        outcome = _not_run() if item.not_whole else await self._outcome_of(item)
         self._tell(item, outcome)
         return outcome
 
@@ -224,7 +227,7 @@ def _groups(calls: Sequence[OpenCall], together: Callable[[OpenCall], bool]) -> 
 
 def _not_run() -> ToolOutcome:
     return ToolOutcome.error(
-        "Your answer was cut off at its length limit, so this call was not run. Send it again, whole; "
+        "Your answer was cut off before its end, so this call was not run. Send it again, whole; "
         "split it if it is long.",
         Reason.NOT_RUN,
     )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from handrail.agent.conversation import messages_of, open_calls_of
 from handrail.agent.transcript import Answered, Asked, Record, Summarised
-from handrail.models.client import AssistantMessage, Message, ModelRequest, ResultMessage, UserMessage
+from handrail.models.client import AssistantMessage, Message, ModelRequest, ResultMessage, ToolSpec, UserMessage
 
 KEEP_ANSWERS = 4
 
@@ -23,7 +23,7 @@ SUMMARY_PROMPT = (
 def cut_before(records: Sequence[Record], keep: int = KEEP_ANSWERS) -> int | None:
     """The number of the first record to keep as it is; ``None`` where there is nothing worth cutting.
 
-    The prompt that the kept answers belong to is kept with them, where it lies behind the last summary.
+    A prompt right before the first kept answer is kept with it.
     """
     if open_calls_of(records):
         return None
@@ -38,11 +38,15 @@ def cut_before(records: Sequence[Record], keep: int = KEEP_ANSWERS) -> int | Non
     return cut if earlier_answer and cut > since else None
 
 
-def summary_request(records: Sequence[Record], system: str, cut: int) -> ModelRequest:
-    """Ask the model to summarise what stands before the cut."""
+def summary_request(records: Sequence[Record], system: str, cut: int, tools: tuple[ToolSpec, ...]) -> ModelRequest:
+    """Ask the model to summarise what stands before the cut.
+
+    ``tools`` are offered as in every turn, though none is to be called: a provider may refuse a history with calls in
+    a request without tools, and its cache knows the request by how it begins.
+    """
     messages = messages_of(records[:cut])
     shown = tuple(message for message in messages if not (isinstance(message, AssistantMessage) and _is_empty(message)))
-    return ModelRequest(system, (*shown, UserMessage(SUMMARY_PROMPT)))
+    return ModelRequest(system, (*shown, UserMessage(SUMMARY_PROMPT)), tools)
 
 
 def _is_empty(message: AssistantMessage) -> bool:

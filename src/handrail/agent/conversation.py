@@ -1,7 +1,8 @@
 """What a transcript means: the messages the model is shown, and the calls that have no result yet.
 
 1. Every call is followed by exactly one result, whatever happened: where there is none yet, the message says so.
-2. After a summary, what stands before its cut is shown as the summary, and notes stay where they were: in front.
+2. After a summary, what stands before its cut is shown as the summary, and notes stay where they were: in front. The
+   prompt that is being worked on is shown word by word: it is the person's, and a summary is only data (rule 3).
 3. Text of tools, files and earlier summaries stands inside the run's boundary; our own words stand outside it.
 """
 
@@ -18,12 +19,15 @@ CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
-    """A call without a result. ``approval_id`` is set where it waits for an answer."""
+    """A call without a result. ``not_whole``: its answer was cut off or declined, so that it must not run.
+
+    ``approval_id`` is set where it waits for an answer.
+    """
 
     call: ModelCall
     step: int
     index: int
-    truncated: bool
+    not_whole: bool
     approval_id: str | None
 
 
@@ -42,6 +46,7 @@ class Conversation:
         self._notes: list[Message] = []
         self._shown: list[Message] = []
         self._without_result: dict[str, tuple[int, ModelCall]] = {}
+        self._prompts: list[tuple[int, Asked]] = []
         self._characters = 0
 
     @property
@@ -66,6 +71,8 @@ class Conversation:
         for index in range(self._read, len(self._records)):
             record = self._records[index]
             self._follow(record)
+            if isinstance(record, Asked):
+                self._prompts.append((index, record))
             if isinstance(record, Summarised):
                 self._show_summary(record, self._records[record.until : index])
             else:
@@ -77,8 +84,9 @@ class Conversation:
     def _follow(self, record: Record) -> None:
         if isinstance(record, Answered):
             self._step += 1
+            not_whole = record.stop in ("truncated", "refused")
             for index, call in enumerate(record.calls):
-                self._open[call.call_id] = OpenCall(call, self._step, index, record.stop == "truncated", None)
+                self._open[call.call_id] = OpenCall(call, self._step, index, not_whole, None)
         elif isinstance(record, Resulted):
             self._open.pop(record.call_id, None)
         elif isinstance(record, Waiting):
@@ -112,6 +120,9 @@ class Conversation:
         self._characters = sum(map(_characters, self._notes))
         text = untrusted(summary.text, "summary of the conversation so far", self._boundary)
         self._add(self._shown, UserMessage(text))
+        cut_off = [prompt for index, prompt in self._prompts if index < summary.until]
+        for prompt in cut_off[-1:] if len(cut_off) == len(self._prompts) else ():
+            self._show(prompt)
         for record in kept:
             if isinstance(record, (Asked, Answered, Resulted)):
                 self._show(record)

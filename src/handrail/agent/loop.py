@@ -12,8 +12,8 @@ The order of a turn is :meth:`_Drive.turns`. What holds whatever happens (an err
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -282,11 +282,11 @@ class _Drive:
             if isinstance(reply, Stopped):
                 return reply
             self._record_answer(reply)
-            if reply.stop == "refused":
-                return Stopped(StopReason.REFUSED, "the model declined to answer")
-            if not reply.calls:
+            if not reply.calls and reply.stop != "refused":
                 return Stopped(StopReason.TRUNCATED if reply.stop == "truncated" else StopReason.DONE)
             self.waiting = await self.carrier.carry_out(self.conversation.open_calls)
+            if reply.stop == "refused":
+                return Stopped(StopReason.REFUSED, "the model declined to answer")
             if self.waiting:
                 return Stopped(StopReason.AWAITING_APPROVAL, f"{len(self.waiting)} calls wait for a person")
             stopped = self.valves.stop_after_calls()
@@ -310,8 +310,8 @@ class _Drive:
             with anyio.CancelScope() as scope:
                 if self.config.limits.seconds is not None:
                     scope.deadline = anyio.current_time() + self.config.limits.seconds
-                self._cancel_on_signal(scope)
-                stopped = await steps
+                with self._cancelled_by_signal(scope):
+                    stopped = await steps
                 return self._ended(stopped)
         except asyncio.CancelledError:
             self._ended(Stopped(StopReason.CANCELLED, "the caller cancelled the run"))
@@ -377,13 +377,16 @@ class _Drive:
         cut = cut_before(self.transcript.records)
         if cut is None:
             return False
+        request = summary_request(self.transcript.records, self.system, cut, self._offered())
         try:
-            reply = await self._answer_to(summary_request(self.transcript.records, self.system, cut), show=False)
+            reply = await self._answer_to(request, show=False)
         except ModelError:
             return False  # the run goes on with the whole conversation
         if not reply.text.strip():
             return False
-        self.transcript.append(Summarised(reply.text, cut, reply.usage))
+        record = Summarised(reply.text, cut, reply.usage)
+        self.transcript.append(record)
+        self.valves.see([record])
         self.emit(Compacted(cut, reply.text))
         return True
 
@@ -398,10 +401,19 @@ class _Drive:
                 if isinstance(record, ContextLoaded):
                     self.emit(NotesLoaded(record.source, record.bytes, record.sha256, record.cut))
 
-    def _cancel_on_signal(self, scope: anyio.CancelScope) -> None:
-        """The signal may be set from any thread."""
+    @contextmanager
+    def _cancelled_by_signal(self, scope: anyio.CancelScope) -> Generator[None, None, None]:
+        """The signal may be set from any thread, and outlive the run and its event loop."""
         loop = asyncio.get_running_loop()
-        self.signal.on_set(lambda: loop.call_soon_threadsafe(scope.cancel) and None)
+
+        def cancel() -> None:
+            loop.call_soon_threadsafe(scope.cancel)
+
+        self.signal.on_set(cancel)
+        try:
+            yield
+        finally:
+            self.signal.forget(cancel)
 
     def _is_finished(self) -> bool:
         """Whether the last thing that was said is a whole answer without calls."""

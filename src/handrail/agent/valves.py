@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from handrail.agent.transcript import Answered, Asked, Ended, Record, Resulted
+from handrail.agent.transcript import Answered, Asked, Ended, Record, Resulted, Summarised
 from handrail.models.client import ModelCall, Usage
 from handrail.schema import ArgumentsInvalid, canonical_bytes, decode_arguments
 
@@ -103,6 +103,8 @@ class Valves:
                 self.turns += 1
                 self.usage += record.usage
                 self._calls.update((call.call_id, _Counted(call.name, _key(call))) for call in record.calls)
+            elif isinstance(record, Summarised):
+                self.usage += record.usage  # the largest request of all; no turn of the task
             elif isinstance(record, Resulted):
                 self._count(self._calls.pop(record.call_id), record)
             elif isinstance(record, Ended) and record.stop in _BY_COUNT:
