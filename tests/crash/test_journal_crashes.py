@@ -1,6 +1,7 @@
 """Killed at every fault point there is, in both stores: at most once, settled exactly once, and nothing made up."""
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from handrail.errors import JournalPoisoned
 from handrail.executor import ToolExecutor
 from handrail.journal import audit
 from handrail.journal.sqlite import SqliteJournal
-from handrail.outcome import Reason
+from handrail.outcome import Reason, ToolOutcome
 from postgres_server import start_or_skip
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -188,3 +189,26 @@ def test_after_a_failed_flush_nothing_runs_and_nothing_is_written(tmp_path: Path
     reopened = SqliteJournal(path)
     audit.verify(reopened.reader)
     reopened.close()
+
+
+def test_a_writer_whose_flush_failed_gives_its_turn_to_others(tmp_path: Path) -> None:
+    vfs = FaultyVFS("failing-once")
+    path = str(tmp_path / "j.sqlite")
+
+    async def run(journal: SqliteJournal) -> ToolOutcome:
+        executor = ToolExecutor(tools(tmp_path), journal=journal, approver=Parking(), spill_directory=str(tmp_path))
+        return await executor.execute("never", {})
+
+    poisoned = SqliteJournal(path, vfs="failing-once")
+    vfs.fail_flush = True
+    assert asyncio.run(run(poisoned)).reason is Reason.JOURNAL_UNAVAILABLE
+    vfs.fail_flush = False
+    turn = os.open(path + ".lock", os.O_RDWR)
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where the poisoned one still has it
+    finally:
+        os.close(turn)
+    other = SqliteJournal(path)
+    assert asyncio.run(run(other)).status == "ok"
+    other.close()
+    poisoned.close()

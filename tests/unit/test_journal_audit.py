@@ -1,8 +1,11 @@
 """Tampering, damage, retention and secrets, in a real journal file."""
 
 import asyncio
+import dataclasses
 import json
+import math
 import random
+import time
 
 import apsw
 import pytest
@@ -11,9 +14,12 @@ from hypothesis import strategies as st
 
 from handrail.errors import JournalCorrupt, JournalError
 from handrail.executor import ToolExecutor
-from handrail.journal import audit
+from handrail.journal import audit, ledger
 from handrail.journal.records import decode
+from handrail.journal.secrets import Redactor
 from handrail.journal.sqlite import SqliteJournal, SqliteReader
+from handrail.journal.writer import CommitInDoubt
+from handrail.parked import Answer, ParkedCall
 from handrail.registry import ToolRegistry
 from handrail.tool import RiskLevel, ToolDef
 
@@ -175,3 +181,80 @@ def test_retention_keeps_the_chain_verifiable(tmp_path):
     connection.close()
     with pytest.raises(JournalCorrupt, match="no retention says so"):
         verified(path)
+
+
+HIDDEN = {
+    "an anchor": {"properties": {"t": {"$ref": "#s"}}, "$defs": {"x": {"$anchor": "s", "writeOnly": True}}},
+    "an escaped pointer": {"properties": {"t": {"$ref": "#/$defs/a%20b"}}, "$defs": {"a b": {"writeOnly": True}}},
+    "draft-07 dependencies": {"dependencies": {"u": {"properties": {"t": {"writeOnly": True}}}}},
+    "unevaluatedItems": {"properties": {"t": {"unevaluatedItems": {"writeOnly": True}}}},
+    "a reference that leads elsewhere": {
+        "properties": {"t": {"$ref": "other#x"}},
+        "$defs": {"x": {"writeOnly": True}},
+    },
+}
+
+
+@pytest.mark.parametrize("where", HIDDEN)
+def test_a_secret_is_found_wherever_its_schema_declares_it(where):
+    kept = Redactor(HIDDEN[where], (), "salt").redacted({"u": "plain", "t": ["hunter2-token"]})
+    assert "hunter2" not in json.dumps(kept)
+    assert kept["u"] == "plain"
+
+
+def test_a_schema_without_secrets_hides_only_what_the_host_named():
+    document = {"properties": {"t": {"$ref": "other#x"}}}
+    kept = Redactor(document, {"key"}, "salt").redacted({"t": "plain", "key": "hunter2"})
+    assert kept["t"] == "plain"
+    assert "hunter2" not in json.dumps(kept)
+
+
+def test_a_secret_of_several_lines_is_scrubbed_from_quotes_and_diffs():
+    pem = "-----BEGIN KEY-----\nhunter2hunter2\n\thunter2-tail\n-----END KEY-----\n"
+    redactor = Redactor({"properties": {"t": {"writeOnly": True}}}, (), "salt")
+    redactor.redacted({"t": pem})
+    diff = "".join(f"+{line}\n" for line in pem.splitlines())
+    outcome = {"text": f"bad value {pem!r}", "changes": {"diff": diff}, "value": json.dumps({"t": pem})}
+    assert "hunter2" not in json.dumps(redactor.scrubbed(outcome))
+
+
+@pytest.mark.parametrize("at", [b"1" + b"0" * 400, b"1e999", b"true", b'"now"', b"-1" + b"0" * 4400])
+def test_a_time_that_is_none_is_damage(at):
+    with pytest.raises(JournalCorrupt):
+        decode(b'{"at":' + at + b',"call_id":"","kind":"journal"}', 7)
+
+
+def test_what_is_no_json_is_its_writers_own_fault_and_harms_no_neighbour(tmp_path):
+    def question(name, expires_at):
+        return ParkedCall(
+            approval_id=name,
+            call_id=f"call of {name}",
+            tool="pay",
+            arguments={},
+            binding="b",
+            question={},
+            asked_at=0.0,
+            expires_at=expires_at,
+        )
+
+    async def scenario():
+        journal = SqliteJournal(str(tmp_path / "j.sqlite"))
+        asked = [question("endless", math.inf), question("good", time.time() + 600)]
+        writes = [journal.writer.write(ledger.park(item, journal.executor, None, 0.0)) for item in asked]
+        results = await asyncio.gather(*writes, return_exceptions=True)
+        waiting = await journal.list_parked()
+        with pytest.raises(JournalError, match="cannot be recorded"):
+            await journal.answer("good", Answer(verdict="modify", by="me", at=0.0, arguments={"x": math.nan}))
+        again = dataclasses.replace(question("second", math.inf), call_id=asked[1].call_id)
+        with pytest.raises(JournalError, match="cannot be recorded"):
+            await journal.writer.write(ledger.park(again, journal.executor, None, 0.0))
+        await journal.answer("good", Answer(verdict="approve", by="me", at=0.0))  # it still waits, unused
+        journal.close()
+        return results, waiting
+
+    results, waiting = asyncio.run(scenario())
+    assert isinstance(results[0], JournalError)
+    assert not isinstance(results[0], CommitInDoubt)
+    assert isinstance(results[1], int)
+    assert [parked.approval_id for parked, _ in waiting] == ["good"]
+    verified(tmp_path / "j.sqlite")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, cast
 
+from handrail import faults
 from handrail.approval.decision import ApprovalRequest, Decision, Park
 from handrail.changes.changeset import ChangeSet
 from handrail.errors import ApprovalError
@@ -138,16 +139,25 @@ def _secret(directory: str) -> bytes:
     """The secret of this state directory, made if it is not there. Never follows a link, never shared."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     path = os.path.join(directory, "approval-secret")
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        return _read_secret(path)
+    if not os.path.lexists(path):
+        _make_secret(path)
+    return _read_secret(path)
+
+
+def _make_secret(path: str) -> None:
+    """Whole or not at all: of two who make it at once one wins, and one that is killed leaves no empty secret."""
+    partial = f"{path}.{os.urandom(6).hex()}.partial"
+    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.write(fd, os.urandom(SECRET_BYTES))
         os.fsync(fd)
+        faults.point("secret:written")
+        os.link(partial, path)
+    except FileExistsError:
+        return
     finally:
         os.close(fd)
-    return _read_secret(path)
+        os.unlink(partial)
 
 
 def _read_secret(path: str) -> bytes:

@@ -77,7 +77,7 @@ def read_signed(text: str, key: bytes) -> SignedHead:
         found = SignedHead(
             str(data["journal"]), int(data["sequence"]), str(data["hash"]), float(data["at"]), str(data["signature"])
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise JournalCorrupt(f"this is no signed head: {error!r}") from None
     expected = _signature(found.journal_id, found.sequence, found.hash, found.at, key)
     if not hmac.compare_digest(expected.encode(), found.signature.encode()):
@@ -150,12 +150,17 @@ def _verify_rows(reader: Reader, base: Head, counted: Counter[str]) -> None:
             if data["call_id"] != row.call_id:
                 raise JournalCorrupt(f"record {record.sequence} is filed under another call", sequence=record.sequence)
             if data["kind"] in ("settled", "refused"):
-                ends.append((record.sequence, str(data.get("outcome", {}).get("status"))))
+                ends.append((record.sequence, _status_in(data)))
             elif data["kind"] == "intent":
                 intents.append(record.sequence)
         _verify_row(row, intents, ends)
     if (intents_of_rows, ends_of_rows) != (counted["intent"], counted["settled"] + counted["refused"]):
         raise JournalCorrupt("the state of a call was removed: there are more records than calls")
+
+
+def _status_in(data: Mapping[str, Any]) -> str:
+    outcome = data.get("outcome")
+    return str(cast("Mapping[str, Any]", outcome).get("status")) if isinstance(outcome, Mapping) else "no outcome"
 
 
 def _verify_row(row: CallRow, intents: list[int], ends: list[tuple[int, str]]) -> None:

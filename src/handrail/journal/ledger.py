@@ -11,7 +11,8 @@ The life of a call::
                                 │    └─ commit_begin ─ held (ran staged, its question waits) ◀─ park ─┐
                                 └────────────────────────────────────────────────────────────────────┘
 
-1. A decision first looks, then writes: one that raises has written nothing. One that must keep evidence and fail
+1. A decision first looks, then adds its record, then changes rows: one that raises, also because its record is not
+   JSON, has written nothing. One that must keep evidence and fail
    all the same returns :class:`Failed`, whose exception is raised after the evidence is durable.
 2. Only the owner of a call, in its present epoch, settles it or begins its commit. Anybody else's result is ``stale``.
 3. An approval is used in the same step as the intent, commit or refusal that it leads to.
@@ -166,10 +167,10 @@ def begin(intent: Mapping[str, Any], executor: str, won: list[int]) -> Operation
         used = _usable(page, approval_id, call_id, approval["binding"] if approval is not None else None)
         if row is not None and row.state != "parked":
             raise CallBegunBefore(f"the call {call_id} was begun before; it is {row.state}")
+        sequence = page.append(intent)
         _use(page, used)
         if row is not None and row.approval_id != approval_id:
             _use(page, page.approvals.get(row.approval_id))
-        sequence = page.append(intent)
         waited_for = row.approval_id if row is not None else ""
         page.put_call(CallRow(call_id, "open", executor, 1, sequence, approval_id=approval_id or waited_for))
         won.append(sequence)
@@ -186,8 +187,9 @@ def settle(call_id: str, settlement: Mapping[str, Any], executor: str, epoch: in
         owned = None if row is None else _owned(row, executor, epoch)
         if owned is None:
             return _stale(page, call_id, settlement, executor, epoch, row=row)
+        sequence = _ended(page, owned, settlement, "settled")
         _use(page, page.approvals.get(owned.approval_id))
-        return _ended(page, owned, settlement, "settled")
+        return sequence
 
     return Operation("settle", decide, (call_id,))
 
@@ -205,8 +207,9 @@ def refuse(call_id: str, refusal: Mapping[str, Any], executor: str, abandoned: l
             page.put_call(CallRow(call_id, "refused", end=sequence, status=_status(refusal)))
             return sequence
         if row.state == "parked":
+            sequence = _ended(page, row, refusal, "refused")
             _use(page, page.approvals.get(row.approval_id))
-            return _ended(page, row, refusal, "refused")
+            return sequence
         never_ran = row.state == "claimed" or (row.state == "open" and row.intent in abandoned)
         mine = row.executor == executor and never_ran
         if mine:
@@ -230,8 +233,8 @@ def commit_begin(
         if owned is None or owned.commit:
             return _stale(page, call_id, record, executor, epoch, row=row)
         approval = _usable(page, approval_id or "", call_id, None)
-        _use(page, approval)
         sequence = page.append({**record, "approval": approval_id, "executor": executor, "epoch": epoch})
+        _use(page, approval)
         page.put_call(owned._replace(commit="begun"))
         return sequence
 
@@ -310,11 +313,12 @@ def park(parked: ParkedCall, executor: str, epoch: int | None, at: float) -> Ope
                 return _stale(page, parked.call_id, record, executor, epoch, row=row)
             after = owned._replace(state="held", executor="", approval_id=parked.approval_id)
         elif row is None or row.state == "parked":
-            _use(page, page.approvals.get(row.approval_id) if row else None)
             after = CallRow(parked.call_id, "parked", approval_id=parked.approval_id)
         else:
             raise ApprovalError(f"the call {parked.call_id} is {row.state}, so it cannot wait for an answer")
         sequence = page.append(record)
+        if epoch is None and row is not None:  # asked again: the question before this one is over
+            _use(page, page.approvals.get(row.approval_id))
         page.put_call(after)
         page.put_approval(
             ApprovalRow(
@@ -377,9 +381,9 @@ def expire(call_id: str, approval_id: str, refusal: Mapping[str, Any], now: floa
             return False
         if question.used or question.answered or now < question.expires_at:
             return False
-        _use(page, question)
         state = "refused" if row.state == "parked" else "settled"
         _ended(page, row, {**refusal, "kind": state, "of": row.intent}, state)
+        _use(page, question)
         return True
 
     return Operation("expire", decide, (call_id,), (approval_id,))

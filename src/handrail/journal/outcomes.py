@@ -26,7 +26,7 @@ def outcome_from_json(data: Any, sequence: int) -> ToolOutcome:
     """The inverse of :func:`outcome_to_json`. Raises :class:`JournalCorrupt` naming ``sequence`` for anything else."""
     try:
         return _outcome(data)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise JournalCorrupt(f"record {sequence} holds no outcome: {error!r}", sequence=sequence) from None
 
 

@@ -87,9 +87,18 @@ def decode(body: bytes, sequence: int | None = None) -> dict[str, Any]:
     at = data.get("at")
     if data.get("kind") not in KINDS or not isinstance(data.get("call_id"), str):
         raise JournalCorrupt(f"record {sequence} has no kind or no call id", sequence=sequence)
-    if isinstance(at, bool) or not isinstance(at, (int, float)) or not math.isfinite(at):
+    if not _is_time(at):
         raise JournalCorrupt(f"record {sequence} has no time", sequence=sequence)
     return data
+
+
+def _is_time(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def _with(call: Interrupted, kind: str, data: dict[str, object]) -> Interrupted:
     elif kind == "parked":
         held_by, answered = str(data.get("approval_id")), False
         late = data.get("expires_at")
-        expires_at = float(late) if isinstance(late, (int, float)) else 0.0
+        expires_at = late if isinstance(late, (int, float)) else 0.0
     elif kind == "answered":
         answered = True
     elif kind == "commit_begin":

@@ -7,15 +7,21 @@ not hide a value with few possibilities (a PIN) from somebody who holds the jour
 """
 
 import hashlib
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, cast
+from urllib.parse import unquote
 
 from handrail.schema import canonical_bytes
 
 MARK = "$secret"
 _SAME_VALUE = ("allOf", "anyOf", "oneOf")
 _CONDITIONAL = ("if", "then", "else", "not")
+_ITEMS = ("items", "contains", "additionalItems", "unevaluatedItems")
+_ANCHORS = ("$anchor", "$dynamicAnchor", "$id")
+_SECRET: Mapping[str, Any] = {"writeOnly": True}
 _SHORTEST_SCRUBBED = 4
+_SHORTEST_LINE = 8  # of a secret of several lines: a diff or a traceback shows its lines one by one
 
 
 def declares_secrets(document: Any) -> bool:
@@ -39,6 +45,7 @@ class Redactor:
         self._root = document
         self._names = frozenset(names)
         self._salt = salt.encode()
+        self._unfollowed: list[Any] = [_SECRET] if declares_secrets(document) else []
         self.found: list[Any] = []
 
     def redacted(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,7 +54,7 @@ class Redactor:
 
     def scrubbed(self, value: Any) -> Any:
         """A copy of JSON data in which no text of at least four characters that was found secret appears."""
-        texts = [item for item in self.found if isinstance(item, str) and len(item) >= _SHORTEST_SCRUBBED]
+        texts = {form for item in self.found if isinstance(item, str) for form in _forms(item)}
         return _scrubbed(value, sorted(texts, key=len, reverse=True)) if texts else value
 
     def _walked(self, value: Any, schemas: list[Any]) -> Any:
@@ -61,7 +68,7 @@ class Redactor:
                 for name, item in mapping.items()
             }
         if isinstance(value, list):
-            below = [schema.get(word) for schema in schemas for word in ("items", "contains", "additionalItems")]
+            below = [schema.get(word) for schema in schemas for word in _ITEMS]
             below += [item for schema in schemas for item in _listed(schema.get("prefixItems"))]
             below += [item for schema in schemas for item in _listed(schema.get("items"))]
             return [self._walked(item, below) for item in cast("list[Any]", value)]
@@ -81,25 +88,31 @@ class Redactor:
             found.append(mapping)
             waiting += [item for word in _SAME_VALUE for item in _listed(mapping.get(word))]
             waiting += [mapping.get(word) for word in _CONDITIONAL]
-            dependent = mapping.get("dependentSchemas")
-            waiting += list(cast("Mapping[str, Any]", dependent).values()) if isinstance(dependent, Mapping) else []
-            waiting += [self._pointed(mapping[word]) for word in ("$ref", "$dynamicRef") if word in mapping]
+            for word in ("dependentSchemas", "dependencies"):
+                dependent = mapping.get(word)
+                waiting += list(cast("Mapping[str, Any]", dependent).values()) if isinstance(dependent, Mapping) else []
+            for word in ("$ref", "$dynamicRef"):
+                waiting += self._pointed(mapping[word]) if word in mapping else []
         return found
 
-    def _pointed(self, reference: Any) -> Any:
-        """What a local JSON pointer names; anything else (an anchor) counts as the whole document."""
+    def _pointed(self, reference: Any) -> list[Any]:
+        """What a reference names; one that cannot be followed here makes its value a secret."""
+        if reference in ("#", ""):
+            return [self._root]
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return self._unfollowed
+        if not reference.startswith("#/"):
+            return list(_anchored(self._root, unquote(reference[1:]))) or self._unfollowed
         node: Any = self._root
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            return node
-        for part in reference[2:].split("/"):
+        for part in unquote(reference[2:]).split("/"):
             key = part.replace("~1", "/").replace("~0", "~")
             if isinstance(node, Mapping) and key in node:
                 node = cast("Mapping[str, Any]", node)[key]
             elif isinstance(node, list) and key.isdecimal() and int(key) < len(cast("list[Any]", node)):
                 node = cast("list[Any]", node)[int(key)]
             else:
-                return self._root
-        return node
+                return self._unfollowed
+        return [node]
 
     def _hidden(self, value: Any) -> dict[str, str]:
         self.found.extend(_leaves(value))
@@ -118,6 +131,30 @@ def _of_name(schemas: list[Mapping[str, Any]], name: str) -> list[Any]:
         if not (isinstance(properties, Mapping) and name in properties):
             found += [schema.get("additionalProperties"), schema.get("unevaluatedProperties")]
     return found
+
+
+def _anchored(node: Any, name: str) -> Iterator[Any]:
+    """Every schema beneath ``node`` that calls itself ``name`` (draft-07: ``"$id": "#name"``)."""
+    if isinstance(node, Mapping):
+        mapping = cast("Mapping[str, Any]", node)
+        if any(mapping.get(word) in (name, f"#{name}") for word in _ANCHORS):
+            yield mapping
+        for item in mapping.values():
+            yield from _anchored(item, name)
+    elif isinstance(node, list):
+        for item in cast("list[Any]", node):
+            yield from _anchored(item, name)
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """How a secret can stand in a text: as it is, as JSON or a traceback quotes it, and line by line."""
+    if len(secret) >= _SHORTEST_SCRUBBED:
+        yield secret
+        yield json.dumps(secret)[1:-1]
+        yield json.dumps(secret, ensure_ascii=False)[1:-1]
+        yield repr(secret)[1:-1]
+    lines = [line.strip() for line in secret.splitlines()]
+    yield from (line for line in lines if len(lines) > 1 and len(line) >= _SHORTEST_LINE)
 
 
 def _listed(value: Any) -> list[Any]:

@@ -255,7 +255,7 @@ class StoredJournal:
         row = self.reader.call(call_id)
         if row is None or not row.is_over:
             return None
-        outcome = outcome_from_json(self._record(row.end).data["outcome"], row.end)
+        outcome = outcome_from_json(self._record(row.end).data.get("outcome"), row.end)
         if row.resolved:
             outcome = resolved_outcome(outcome, self._record(row.resolved).data)
         return outcome

@@ -175,6 +175,7 @@ class Writer:
                 self._store.rollback()
         except JournalPoisoned as error:
             self._poison = str(error)
+            self._store.rollback()  # other processes may be able to go on, and wait for their turn
             _finish(jobs, error)
             return
         except Exception as error:  # noqa: BLE001 - whatever it was, every waiting caller must hear of it
@@ -193,6 +194,9 @@ def _decide(job: _Job, page: Page) -> None:
         result = job.operation.decide(page)
     except HandrailError as error:
         job.error = error
+        return
+    except (TypeError, ValueError, RecursionError) as error:  # what it was to record is not JSON
+        job.error = JournalError(f"this cannot be recorded: {error}")
         return
     if isinstance(result, Failed):
         job.error = result.error

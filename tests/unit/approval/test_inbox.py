@@ -2,7 +2,11 @@
 
 import asyncio
 import os
+import signal
 import stat
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from handrail import ParkedCall, RiskLevel, ToolDef, ToolExecutor, ToolRegistry
-from handrail.approval.inbox import Inbox, InboxApprover, Tokens, request_of
+from handrail import ParkedCall, RiskLevel, ToolDef, ToolExecutor, ToolRegistry, faults
+from handrail.approval.inbox import SECRET_BYTES, Inbox, InboxApprover, Tokens, request_of
 from handrail.errors import ApprovalError
 from handrail.journal.sqlite import SqliteJournal
 from handrail.testing import MemoryJournal
@@ -217,3 +221,31 @@ def test_the_journal_that_holds_answers_may_be_entered_by_its_user_alone(tmp_pat
     store.close()
     assert stat.S_IMODE((tmp_path / "state").stat().st_mode) & 0o077 == 0
     assert stat.S_IMODE((tmp_path / "state" / "journal.sqlite").stat().st_mode) & 0o077 == 0
+
+
+def test_of_two_who_make_the_secret_at_once_both_have_the_same(tmp_path: Path) -> None:
+    directory = str(tmp_path / "state")
+    others: list[Tokens] = []
+    entered: list[str] = []
+
+    def meanwhile(name: str) -> None:
+        if name == "secret:written" and not entered:
+            entered.append(name)
+            others.append(Tokens(directory))
+
+    with faults.armed(meanwhile):
+        mine = Tokens(directory)
+    office = Office(MemoryJournal())
+    one = run(lambda: office.ask(1))
+    one = replace(one, expires_at=time.time() + 600)
+    others[0].check(mine.of(one), one)
+    assert os.listdir(directory) == ["approval-secret"]
+
+
+def test_one_who_is_killed_while_making_the_secret_leaves_none_that_is_half(tmp_path: Path) -> None:
+    program = f"from handrail.approval.inbox import Tokens; Tokens({str(tmp_path)!r})"
+    environment = os.environ | {"HANDRAIL_FAULT_KILL_AT": "secret:written"}
+    killed = subprocess.run([sys.executable, "-c", program], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    Tokens(str(tmp_path))
+    assert len((tmp_path / "approval-secret").read_bytes()) == SECRET_BYTES
