@@ -9,6 +9,7 @@ Nothing here is ever huge: a file above :data:`MAX_FILE_BYTES` is summarised, an
 """
 
 import difflib
+import re
 import stat
 import unicodedata
 from collections.abc import Callable
@@ -19,6 +20,8 @@ MAX_FILE_BYTES = 512 * 1024
 MAX_DIFF_BYTES = 200_000
 MAX_COMPARED_LINES = 3_000  # above this a changed region is shown as replaced whole: finding the best match is slow
 CONTEXT_LINES = 3
+
+_PLACE = re.compile(r"([-+])(\d+)")
 
 Content = Callable[[bytes, FileState, int], bytes | None]
 """(path, state, limit) → at most ``limit`` bytes of that content; ``None`` when nobody has it any more."""
@@ -165,8 +168,14 @@ def _hunks(old: list[str], new: list[str]) -> str:
     middle = max(len(old), len(new)) - head - tail
     if middle > MAX_COMPARED_LINES:
         return _replaced_whole(old, new, head, tail)
-    lines = list(difflib.unified_diff(old, new, n=CONTEXT_LINES))[2:]
-    return "".join(_ended(line) for line in lines)
+    start, rest = max(0, head - CONTEXT_LINES), max(0, tail - CONTEXT_LINES)
+    compared = difflib.unified_diff(old[start : len(old) - rest], new[start : len(new) - rest], n=CONTEXT_LINES)
+    return "".join(_ended(_moved(line, start)) for line in list(compared)[2:])
+
+
+def _moved(line: str, by: int) -> str:
+    """The head of a hunk with its line numbers counted from the start of the file; any other line as it is."""
+    return _PLACE.sub(lambda found: found[1] + str(int(found[2]) + by), line) if line.startswith("@@ ") else line
 
 
 def _common(old: list[str], new: list[str]) -> int:
