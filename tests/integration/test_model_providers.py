@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import functools
+import json
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from pydantic import TypeAdapter
 
 from agent_kit import Kit, in_loop
 from fake_providers import (
+    Exchange,
     FakeProvider,
     Handler,
     anthropic_streamed,
@@ -24,7 +26,7 @@ from fake_providers import (
     openai_whole,
     refusal,
 )
-from handrail.agent.events import ModelRetry, RunEnded
+from handrail.agent.events import ModelRetry, RunEnded, TextArrived
 from handrail.agent.transcript import Answered
 from handrail.agent.valves import StopReason
 from handrail.models.anthropic import Anthropic
@@ -366,3 +368,62 @@ async def test_sloppy_servers_are_understood(habit: str) -> None:
         async with STREAMED[0].kit(server) as kit:
             await kit.run()
     assert kit.ran == {"look 1": 1, "look 2": 1}
+
+
+@every_dialect
+@in_loop
+async def test_parameters_that_the_sdk_does_not_know_reach_the_server(dialect: Dialect) -> None:
+    kind = Anthropic if dialect.provider == "anthropic" else OpenAICompatible
+    with FakeProvider([dialect.answer("ok")]) as server:
+        kit = Kit(kind("fake-1", base_url=server.url, stream=dialect.stream, extra={"vendor_switch": {"on": True}}))
+        result = await kit.run()
+        await kit.agent.aclose()
+    assert result.stop is StopReason.DONE, result.detail
+    assert server.bodies[0]["vendor_switch"] == {"on": True}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@in_loop
+async def test_a_refusal_in_a_field_of_its_own_is_a_refusal_with_its_words(stream: bool) -> None:
+    said = {"role": "assistant", "content": None, "refusal": "I will not."}
+
+    def answer(exchange: Exchange) -> None:
+        figures = {"id": "c", "created": 1, "model": "fake-1"}
+        choice = {"index": 0, "finish_reason": "stop", ("delta" if stream else "message"): said}
+        if not stream:
+            exchange.send_json(200, {**figures, "object": "chat.completion", "choices": [choice]})
+            return
+        exchange.start_stream()
+        chunk = {**figures, "object": "chat.completion.chunk", "choices": [choice]}
+        exchange.send_raw(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n")
+        exchange.end_stream()
+
+    with FakeProvider([answer]) as server:
+        kit = Kit(OpenAICompatible("fake-1", base_url=server.url, stream=stream))
+        result = await kit.run()
+        await kit.agent.aclose()
+    assert (result.stop, result.text) == (StopReason.REFUSED, "I will not.")
+    assert [event.text for event in kit.named(TextArrived)] == ["I will not."]
+
+
+@every_dialect
+@in_loop
+async def test_an_answer_is_told_to_the_listener_also_where_it_is_not_streamed(dialect: Dialect) -> None:
+    with FakeProvider([dialect.answer("All is well.")]) as server:
+        async with dialect.kit(server) as kit:
+            await kit.run()
+    assert "".join(event.text for event in kit.named(TextArrived)).strip() == "All is well."
+
+
+@every_dialect
+@in_loop
+async def test_a_key_that_a_server_repeats_is_not_shown_or_kept(dialect: Dialect) -> None:
+    key = "sk-not-a-real-key"
+    kind = Anthropic if dialect.provider == "anthropic" else OpenAICompatible
+    with FakeProvider([refusal(401, {"error": {"message": f"Received={key} is not valid"}})]) as server:
+        kit = Kit(kind("fake-1", base_url=server.url, key=key, stream=dialect.stream))
+        result = await kit.run()
+        await kit.agent.aclose()
+    assert result.stop is StopReason.MODEL_FAILED
+    assert "Received=[key]" in result.detail
+    assert key not in repr(kit.transcript(result.run_id).records)

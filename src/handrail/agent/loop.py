@@ -337,10 +337,14 @@ class _Drive:
             self.config.retry,
             on_retry=lambda wait, error: self.emit(ModelRetry(wait, str(error))),
         )
+        silent = True
         async with aclosing(stream):
             async for event in stream:
                 if isinstance(event, Reply):
+                    if show and silent and event.text:  # an answer that came whole is shown like any other
+                        self.emit(TextArrived(event.text))
                     return event
+                silent = False
                 if show:
                     self.emit(TextArrived(event.text))
         raise ModelError("the answer ended before it was complete", received=True)

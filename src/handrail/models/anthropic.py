@@ -68,7 +68,7 @@ class Anthropic:
             else:
                 answer.take(await self._create(**self.body(request)))
         except Exception as error:
-            raise model_error(error, self.name, received=answer.received) from error
+            raise model_error(error, self.name, received=answer.received, secret=self._key) from error
         if answer.stop is None or not answer.whole:
             raise ModelError(f"{self.name}: the answer broke off before its end", received=answer.received)
         calls = tuple(self._tools.restore(call) for call in answer.calls())
@@ -96,12 +96,11 @@ class Anthropic:
                     yield TextDelta(text)
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
-        """The request's body, as the provider's schema describes it."""
+        """The request's body, as the provider's schema describes it; the SDK merges ``extra_body`` into it."""
         body: dict[str, Any] = {
             "model": self._model,
             "max_tokens": request.max_output_tokens or DEFAULT_MAX_TOKENS,
             "messages": _messages(request.messages),
-            **self._extra,
         }
         if request.system:
             body["system"] = [{"type": "text", "text": request.system, "cache_control": _CACHE}]
@@ -110,6 +109,8 @@ class Anthropic:
                 {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
                 for tool in self._tools.of(request.tools)
             ]
+        if self._extra:
+            body["extra_body"] = self._extra
         return body
 
 

@@ -11,9 +11,15 @@ from handrail.errors import ModelError
 RETRYABLE_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Too early, too many, too busy, or lost on the way: the same request may succeed later."""
 
+SHORTEST_SECRET = 8
+"""A shorter key is a placeholder, and could be a part of any word."""
 
-def model_error(error: Exception, name: str, *, received: bool) -> ModelError:
-    """An SDK's exception, or the transport's, as a :class:`ModelError`. One of ours is passed through."""
+
+def model_error(error: Exception, name: str, *, received: bool, secret: str = "") -> ModelError:
+    """An SDK's exception, or the transport's, as a :class:`ModelError`. One of ours is passed through.
+
+    ``secret``: the key, which some servers repeat when they refuse it; the message goes to screens and records without.
+    """
     if isinstance(error, ModelError):
         return error
     status = getattr(error, "status_code", None)
@@ -21,7 +27,7 @@ def model_error(error: Exception, name: str, *, received: bool) -> ModelError:
     headers: Mapping[str, str] = getattr(response, "headers", None) or {}
     if isinstance(status, int):
         return ModelError(
-            f"{name}: HTTP {status}: {_message(error)}",
+            f"{name}: HTTP {status}: {_message(error, secret)}",
             received=received,
             retryable=status in RETRYABLE_STATUS,
             retry_after=retry_after(headers, time.time()),
@@ -29,7 +35,7 @@ def model_error(error: Exception, name: str, *, received: bool) -> ModelError:
         )
     busy = _is_busy(getattr(error, "body", None))
     lost = "Connection" in type(error).__name__ or "Timeout" in type(error).__name__ or _is_transport(error)
-    return ModelError(f"{name}: {_message(error)}", received=received, retryable=busy or lost)
+    return ModelError(f"{name}: {_message(error, secret)}", received=received, retryable=busy or lost)
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
@@ -59,6 +65,8 @@ def _is_busy(body: Any) -> bool:
     return kind in ("overloaded_error", "rate_limit_error", "api_error")
 
 
-def _message(error: Exception) -> str:
+def _message(error: Exception, secret: str) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
+    if len(secret) >= SHORTEST_SECRET:
+        text = text.replace(secret, "[key]")
     return text if len(text) <= 500 else text[:500] + "…"

@@ -70,11 +70,12 @@ class OpenAICompatible:
             else:
                 await self._whole(request, answer)
         except Exception as error:
-            raise model_error(error, self.name, received=answer.received) from error
+            raise model_error(error, self.name, received=answer.received, secret=self._key) from error
         if answer.finish is None:
             raise ModelError(f"{self.name}: the answer broke off before its end", received=answer.received)
         calls = tuple(self._tools.restore(call) for call in answer.calls())
-        yield Reply(answer.text, calls, _stop(answer.finish, calls), answer.usage, answer.model or self._model)
+        stop: Stop = "refused" if answer.refusal else _stop(answer.finish, calls)
+        yield Reply(answer.text or answer.refusal, calls, stop, answer.usage, answer.model or self._model)
 
     async def close(self) -> None:
         """Give the connections back."""
@@ -102,8 +103,8 @@ class OpenAICompatible:
         answer.take(await self._create(**self.body(request)))
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
-        """The request's body, as the provider's schema describes it."""
-        body: dict[str, Any] = {"model": self._model, "messages": _messages(request), **self._extra}
+        """The request's body, as the provider's schema describes it; the SDK merges ``extra_body`` into it."""
+        body: dict[str, Any] = {"model": self._model, "messages": _messages(request)}
         if request.tools:
             body["tools"] = [
                 {
@@ -119,6 +120,8 @@ class OpenAICompatible:
             ]
         if request.max_output_tokens is not None:
             body[self._max_tokens_field] = request.max_output_tokens
+        if self._extra:
+            body["extra_body"] = self._extra
         return body
 
 
