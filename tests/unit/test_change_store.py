@@ -13,10 +13,11 @@ from changes_kit.committing import commit
 from changes_kit.places import quick_directory
 from changes_kit.trees import grow, tree_of
 from handrail import faults
+from handrail.changes.beneath import MAX_DEPTH
 from handrail.changes.changeset import Change, ChangeSet, FileState
 from handrail.changes.plan import Plan
 from handrail.changes.store import IN_FLIGHT_SECONDS, ChangeStore
-from handrail.errors import ChangeConflict, ChangeError, ConfigurationError, UndoUnavailable
+from handrail.errors import ChangeConflict, ChangeError, ConfigurationError, PathUnusable, UndoUnavailable
 from handrail.workspace import Workspace
 
 
@@ -285,6 +286,21 @@ def test_a_plan_writes_several_files_into_a_directory_that_it_makes(store, place
     wishes.write("d/two", b"2")
     commit(store, wishes.changes())
     assert sorted(os.listdir(place / "d")) == ["one", "two"]
+
+
+def test_a_path_as_deep_as_is_allowed_is_written_and_a_deeper_one_refused(store, place):
+    wishes = plan(store)
+    with pytest.raises(PathUnusable, match="directories deep"):
+        wishes.write("d/" * 1500 + "f", b"1")
+    wishes.write("d/" * MAX_DEPTH + "f", b"1")
+    call = commit(store, wishes.changes())
+    commit(store, store.inverse_of(call))
+    assert os.listdir(place) == []
+    os.makedirs(place / ("d/" * (MAX_DEPTH + 2)))
+    wishes = plan(store)
+    wishes.delete("d")
+    with pytest.raises(ChangeError, match="directories deep"):
+        commit(store, wishes.changes())
 
 
 class Cut(BaseException):

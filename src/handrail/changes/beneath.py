@@ -27,6 +27,7 @@ _RENAME_EXCHANGE = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 CHUNK = 1 << 20
+MAX_DEPTH = 400  # directories above a name: each takes a descriptor and a frame while a tree is read
 MANY_FILES = 24  # from here on one flush of the whole filesystem is cheaper than one for each file
 LINK_MODE = 0o777  # Linux gives every link this mode and lets nobody change it
 
@@ -181,13 +182,16 @@ def _seen(state: FileState, found: os.stat_result) -> Seen:
 def read_tree(parent: int, name: bytes, path: bytes, keep: Keep = hash_of) -> dict[bytes, Seen]:
     """``name`` and everything beneath it, by path (``path`` is what ``name`` is called). Empty when it is not there.
 
-    Raises :class:`~handrail.errors.ChangeError` for special files and where another filesystem is mounted.
+    Raises :class:`~handrail.errors.ChangeError` for special files, where another filesystem is mounted, and for what
+    lies too deep.
     """
     seen = read_state(parent, name, path, keep)
     if seen is None:
         return {}
     tree = {path: seen}
     if seen.state.kind == "directory":
+        if path.count(b"/") >= MAX_DEPTH:
+            raise ChangeError(f"what lies more than {MAX_DEPTH} directories deep is not changed: {os.fsdecode(path)!r}")
         try:
             inner = open_directory(parent, name)
         except OSError as error:

@@ -128,6 +128,8 @@ class Plan:
         above, _, name = relative.rpartition(b"/")
         if name in (b"", b".", b".."):
             raise PathUnusable(f"{os.fsdecode(path)!r} does not name anything inside the workspace")
+        if relative.count(b"/") > beneath.MAX_DEPTH:
+            raise PathUnusable(f"{os.fsdecode(path)!r} lies more than {beneath.MAX_DEPTH} directories deep")
         lexical = os.path.normpath(relative)
         if b".." not in relative.split(b"/") and self._planned_above(lexical):
             return lexical  # what stands there on disk now is not what will be there
