@@ -106,3 +106,13 @@ def test_every_tool_tells_risk_schema_paths_and_replay(place: Path) -> None:
         assert tool["parameters"]["type"] == "object"
         assert tool["replay"] in ("safe", "never")
         assert (tool["replay"] == "safe") == (tool["replayKey"] is not None)
+
+
+@pytest.mark.parametrize("words", [("call", "read", "-"), ("run", "-")])
+def test_standard_input_that_is_not_text_is_one_clear_line(place: Path, words: tuple[str, ...]) -> None:
+    state = str(place.parent / "state")
+    environment = {**os.environ, "XDG_STATE_HOME": state, "XDG_CONFIG_HOME": state, "PYTHONIOENCODING": "utf-8:strict"}
+    command = [sys.executable, "-m", "handrail", *words]
+    done = subprocess.run(command, cwd=place, input=b"\xff", capture_output=True, env=environment, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == b"handrail: standard input is not utf-8 text, from byte 0 on\n"

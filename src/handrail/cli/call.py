@@ -1,7 +1,6 @@
 """``handrail call TOOL ARGS``: one tool call, through the whole corridor."""
 
 import json
-import sys
 from typing import Annotated, Any, cast
 
 import typer
@@ -18,6 +17,7 @@ from handrail.cli.options import (
     WeakerOption,
     WorkspaceOption,
     names,
+    standard_input,
 )
 from handrail.cli.show import finish
 from handrail.errors import ConfigurationError
@@ -76,7 +76,7 @@ def raw_arguments(words: list[str], definition: ToolDef | None) -> str | dict[st
     if not words:
         return {}
     if words == ["-"]:
-        return sys.stdin.read()
+        return standard_input()
     if len(words) == 1 and words[0].lstrip()[:1] in ("{", "["):
         return words[0]
     pairs: dict[str, Any] = {}

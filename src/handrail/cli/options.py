@@ -3,9 +3,12 @@
 Everything here is trusted: it comes from the person at the command line. Nothing is ever read from the workspace.
 """
 
+import sys
 from typing import Annotated
 
 import typer
+
+from handrail.errors import ConfigurationError
 
 WorkspaceOption = Annotated[
     str,
@@ -48,3 +51,11 @@ def names(values: list[str] | None) -> tuple[str, ...] | None:
     if values is None:
         return None
     return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+
+
+def standard_input() -> str:
+    """All of standard input. Raises :class:`~handrail.errors.ConfigurationError` where it is not text."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"standard input is not {error.encoding} text, from byte {error.start} on") from None

@@ -24,6 +24,7 @@ from handrail.cli.options import (
     WeakerOption,
     WorkspaceOption,
     names,
+    standard_input,
 )
 from handrail.cli.session import Session, driven
 from handrail.cli.views import JsonView, View, text_view
@@ -114,7 +115,7 @@ def _task(prompt: str | None, resume: str | None) -> str | None:
         return prompt
     if prompt is None and resume is not None:
         return None
-    text = sys.stdin.read()
+    text = standard_input()
     if not text.strip():
         raise ConfigurationError("there is no prompt: give one, or write it to standard input")
     return text
