@@ -197,7 +197,11 @@ class ToolExecutor:
         Never raises for anything that the call, the tool or the approver did; those are outcomes. A ``call_id`` that
         was settled before returns its recorded outcome; ``id_is_new`` says that the caller has just made it, so that
         the journal need not be asked. Cancellation is passed on, after it was recorded.
+
+        Raises :class:`ConfigurationError` for a ``call_id`` that no journal can keep.
         """
+        if call_id:
+            _require_text(call_id)
         walk = _Walk(call_id or new_call_id(), name, time.perf_counter(), signal or Signal(), listeners)
         walk.may_be_known = bool(call_id) and not id_is_new
         return await self._ended(walk, self._walk(walk, arguments, origin))
@@ -756,6 +760,12 @@ class ToolExecutor:
 
 
 # ── texts and decisions, pure ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _require_text(call_id: str) -> None:
+    """An id of the host's own making goes to every store as it is, together with its neighbours' in one commit."""
+    if "\0" in call_id or call_id.encode("utf-8", "replace").decode() != call_id:
+        raise ConfigurationError(f"the call id {call_id!r} is not Unicode text without NUL, so no journal can keep it")
 
 
 def _spill_directory(given: str | None, workspace: Workspace | None) -> str:

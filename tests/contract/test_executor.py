@@ -531,3 +531,15 @@ def test_execute_sync_refuses_to_block_a_running_loop() -> None:
             executor.execute_sync("tool", "{}")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("call_id", ["a\0b", "\ud800", "ok\udfff"])
+def test_a_call_id_that_no_journal_can_keep_is_refused_before_it_meets_its_neighbours(call_id):
+    entered = []
+    registry = ToolRegistry()
+    registry.register_from_def(ToolDef("tool", risk_level="safe"), lambda args: entered.append(1) or "done")
+    with ToolExecutor(registry) as executor:
+        with pytest.raises(ConfigurationError, match="no journal can keep it"):
+            executor.execute_sync("tool", {}, call_id=call_id)
+        assert executor.execute_sync("tool", {}, call_id="ünï 1").call_id == "ünï 1"
+    assert entered == [1]
