@@ -110,6 +110,22 @@ def test_what_a_command_leaves_running_is_gone_when_it_ends(supervisor, tmp_path
     assert not _sleepers()
 
 
+@pytest.mark.promise("cell:kill:nothing-survives-the-call")
+def test_what_a_command_left_running_writes_nothing_more_once_the_call_has_ended(supervisor, tmp_path):
+    text = (
+        "for i in $(seq 12); do (while :; do echo x >> log$i; done) & done; "
+        "until [ -s log1 ] && [ -s log12 ]; do :; done; exit 3"
+    )
+    for _ in range(2):
+        result = shell(supervisor, text, workspace=str(tmp_path), access="write", limits=Limits(processes=64))
+        at_once = {file.name: file.stat().st_size for file in tmp_path.iterdir()}
+        with Supervisor() as another:  # long enough for anything that still ran to write
+            inline(another, "pass")
+        later = {file.name: file.stat().st_size for file in tmp_path.iterdir()}
+        assert result.exit_code == 3
+        assert at_once == later
+
+
 NAP = 100_000 + os.getpid()  # tells our sleepers from those of a test that runs beside this one
 
 
