@@ -39,22 +39,27 @@ def test_not_one_byte_outside_is_read_or_written_during_swaps(engine: Engine, tm
     for plugin in BUILTIN_PLUGINS:
         registry.register_plugin(plugin, only={"read", "write"} if plugin.name == "builtin" else None)
     store = ChangeStore(str(tmp_path / "state"), workspace)
-    swapped, enough = 0, threading.Event()
+    swapped, enough, turn = 0, threading.Event(), threading.Semaphore(0)
 
     def swap() -> None:
         nonlocal swapped
         one, other = os.fsencode(root / "d"), os.fsencode(root / "link")
-        while swapped < SWAPS or not enough.is_set():
+        while swapped < SWAPS:
             exchange(one, other)
             swapped += 1
+        # Where swaps are quick, no whole write falls between two of them: from here on, one swap for each pair of calls.
+        while turn.acquire() and not enough.is_set():
+            exchange(one, other)
 
     swapper = threading.Thread(target=swap)
     read_inside = refused = written = number = 0
     with store, ToolExecutor(registry, workspace=workspace, approver=AlwaysApprove(), changes=store) as executor:
         swapper.start()
         try:
-            while swapped < SWAPS or (number < 500 and not (read_inside and refused and written)):
+            while swapped < SWAPS or (number < 5_000 and not (read_inside and refused and written)):
                 number += 1
+                if swapped >= SWAPS:
+                    turn.release()
                 outcome = executor.execute_sync("read", {"path": "d/f.txt"})
                 assert "SECRET" not in outcome.text
                 read_inside += outcome.status == "ok"
@@ -63,6 +68,7 @@ def test_not_one_byte_outside_is_read_or_written_during_swaps(engine: Engine, tm
                 written += outcome.status == "ok"
         finally:
             enough.set()
+            turn.release()
             swapper.join()
     assert swapped >= SWAPS
     assert [entry.name for entry in outside.iterdir()] == ["f.txt"]
