@@ -1,11 +1,15 @@
-"""Recovery as a pure function: the evidence decides, and each difference blocks a replay with its own reason."""
+"""Recovery as a pure function: records become facts, the evidence decides, and each difference blocks a replay with its
+own reason.
+"""
 
 from dataclasses import replace
 
 import pytest
 
+from handrail.errors import JournalCorrupt
 from handrail.journal.intent import Declaration, Intent
-from handrail.journal.recovery import Block, Interrupted, Step, blocked, plan
+from handrail.journal.records import Head, Record, encode, extended
+from handrail.journal.recovery import Block, Interrupted, Step, blocked, happened, plan, understand
 from handrail.outcome import Reason, ToolOutcome
 
 THEN = Declaration("host:t", "host", "safe", "t:v1", "sha256:d", "sha256:c", "sha256:e", staged=False)
@@ -174,3 +178,106 @@ PLANS = {
 def test_each_case_has_its_step_to_the_last_word(case):
     call, given, step = PLANS[case]
     assert plan(call, **{"present": THEN, "reconcilable": (), "now": 100.0, **given}) == step
+
+
+def test_what_somebody_saw_happen_is_told_as_having_happened():
+    assert happened("host:t") == ToolOutcome.ok(
+        "host:t was interrupted, but it did happen. Its output was not kept; it was not run again."
+    )
+
+
+# ── from records to facts ────────────────────────────────────────────────────────────────────────────────────────
+
+BEGUN = {
+    "kind": "intent",
+    "tool": "host:t",
+    "declaration": {
+        "source": "host",
+        "replay": "safe",
+        "replayKey": "t:v1",
+        "definition": "sha256:d",
+        "configuration": "sha256:c",
+        "configuration_parts": {},
+        "environment": "sha256:e",
+        "staged": False,
+    },
+    "environment": {},
+    "arguments": {},
+    "has_secrets": False,
+    "idempotency_key": "c",
+    "origin": {"run_id": "", "step": 0, "tool_index": 0, "provider_call_id": ""},
+    "workspace": "/w",
+    "deadline": 1.0,
+}
+PARKED = {"kind": "parked", "approval_id": "a1", "expires_at": 200}
+PARKED_AGAIN = {"kind": "parked", "approval_id": "a2", "expires_at": 300.5}
+ANSWERED, ATTEMPT, CLAIMED = {"kind": "answered"}, {"kind": "attempt"}, {"kind": "claimed"}
+COMMIT_BEGIN, COMMIT_END = {"kind": "commit_begin"}, {"kind": "commit_end"}
+
+FACTS = {
+    "begun": ([BEGUN], {}),
+    "begun again, and again": ([BEGUN, ATTEMPT, ATTEMPT], {"attempts": 3}),
+    "ran staged, and its question waits": ([BEGUN, PARKED], {"held_by": "a1", "expires_at": 200}),
+    "ran staged, and was answered": (
+        [BEGUN, PARKED, ANSWERED],
+        {"held_by": "a1", "expires_at": 200, "answered": True},
+    ),
+    "asked about once more: the first answer is not an answer to it": (
+        [BEGUN, PARKED, ANSWERED, PARKED_AGAIN],
+        {"held_by": "a2", "expires_at": 300.5},
+    ),
+    "approved, and its commit begun: no question holds it": (
+        [BEGUN, PARKED, ANSWERED, COMMIT_BEGIN],
+        {"commit": "begun", "expires_at": 200, "answered": True},
+    ),
+    "its commit ended": ([BEGUN, COMMIT_BEGIN, COMMIT_END], {"commit": "ended"}),
+    "begun again after it was asked about: what is known stays known": (
+        [BEGUN, ATTEMPT, PARKED, CLAIMED],
+        {"attempts": 2, "held_by": "a1", "expires_at": 200},
+    ),
+    "asked about before it was begun: that question holds nothing": ([PARKED, ANSWERED, BEGUN], {}),
+}
+
+
+def recorded(*bodies: dict[str, object]) -> list[Record]:
+    """These bodies as the records of the call ``c``, from sequence 1 on."""
+    head, records = Head(), []
+    for body in bodies:
+        records.append(extended(head, encode({"call_id": "c", "at": 1.0, **body})))
+        head = Head(records[-1].sequence, records[-1].hash)
+    return records
+
+
+@pytest.mark.parametrize("case", FACTS)
+def test_records_become_the_facts_that_count(case):
+    bodies, facts = FACTS[case]
+    intent = replace(INTENT, sequence=bodies.index(BEGUN) + 1)
+    assert understand(recorded(*bodies)) == Interrupted(intent, **facts)
+
+
+@pytest.mark.parametrize("end", ["settled", "refused"])
+def test_a_call_that_has_an_end_is_never_taken_for_an_interrupted_one(end):
+    with pytest.raises(JournalCorrupt, match=r"^the call c has no end by its state, and one by record 2$") as caught:
+        understand(recorded(BEGUN, {"kind": end}))
+    assert caught.value.sequence == 2
+
+
+@pytest.mark.parametrize("bodies", [[], [ATTEMPT, PARKED, COMMIT_BEGIN]])
+def test_records_without_an_intent_are_no_call(bodies):
+    with pytest.raises(JournalCorrupt, match=r"^a call that is under way has no intent$"):
+        understand(recorded(*bodies))
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"kind": "parked", "expires_at": 200},
+        {"kind": "parked", "approval_id": 1, "expires_at": 200},
+        {"kind": "parked", "approval_id": "a1"},
+        {"kind": "parked", "approval_id": "a1", "expires_at": "200"},
+    ],
+)
+def test_a_question_that_names_no_approval_or_no_end_is_damage_and_expires_nothing(question):
+    with pytest.raises(JournalCorrupt, match=r"^record 2 is not a question$") as caught:
+        understand(recorded(BEGUN, question))
+    assert caught.value.sequence == 2

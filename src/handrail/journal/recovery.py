@@ -12,7 +12,7 @@ The evidence decides in this order:
 """
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -62,7 +62,6 @@ class Interrupted:
     intent: Intent
     attempts: int = 1
     commit: Literal["", "begun", "ended"] = ""
-    change_digest: str | None = None
     held_by: str | None = None
     answered: bool = False
     expires_at: float = 0.0
@@ -101,28 +100,27 @@ def understand(records: Iterable[Record]) -> Interrupted:
                 sequence=record.sequence,
             )
         elif call is not None:
-            call = _with(call, kind, data)
+            call = _with(call, record, data)
     if call is None:
         raise JournalCorrupt("a call that is under way has no intent")
     return call
 
 
-def _with(call: Interrupted, kind: str, data: dict[str, object]) -> Interrupted:
-    attempts, commit, digest = call.attempts, call.commit, call.change_digest
-    held_by, answered, expires_at = call.held_by, call.answered, call.expires_at
+def _with(call: Interrupted, record: Record, data: Mapping[str, Any]) -> Interrupted:
+    """What is known once one more of the call's records is read."""
+    kind = data["kind"]
     if kind == "attempt":
-        attempts += 1
-    elif kind == "parked":
-        held_by, answered = str(data.get("approval_id")), False
-        late = data.get("expires_at")
-        expires_at = late if isinstance(late, (int, float)) else 0.0
-    elif kind == "answered":
-        answered = True
-    elif kind == "commit_begin":
-        commit, digest, held_by = "begun", str(data.get("change_digest")), None
-    elif kind == "commit_end":
-        commit = "ended"
-    return Interrupted(call.intent, attempts, commit, digest, held_by, answered, expires_at)
+        return replace(call, attempts=call.attempts + 1)
+    if kind == "parked":
+        held_by, expires_at = data.get("approval_id"), data.get("expires_at")
+        if not isinstance(held_by, str) or not isinstance(expires_at, (int, float)):
+            raise JournalCorrupt(f"record {record.sequence} is not a question", sequence=record.sequence)
+        return replace(call, held_by=held_by, answered=False, expires_at=expires_at)
+    if kind == "answered":
+        return replace(call, answered=True)
+    if kind == "commit_begin":
+        return replace(call, commit="begun", held_by=None)
+    return replace(call, commit="ended") if kind == "commit_end" else call
 
 
 def blocked(call: Interrupted, present: Declaration | None) -> Block | None:
@@ -222,8 +220,7 @@ def happened(tool: str) -> ToolOutcome:
 def nobody_knows(tool: str, why: str) -> ToolOutcome:
     """The honest answer."""
     return ToolOutcome.unknown(
-        f"{tool} was interrupted. It may or may not have happened; it was not run again, because {why}.",
-        Reason.INTERRUPTED,
+        f"{tool} was interrupted. It may or may not have happened; it was not run again, because {why}."
     )
 
 
