@@ -47,7 +47,7 @@ def test_not_one_byte_outside_is_read_or_written_during_swaps(engine: Engine, tm
         while swapped < SWAPS:
             exchange(one, other)
             swapped += 1
-        # Where swaps are quick, no whole write falls between two of them: from here on, one swap for each pair of calls.
+        # Where swaps are quick, no whole write falls between two of them: from here on, one for each pair of calls.
         while turn.acquire() and not enough.is_set():
             exchange(one, other)
 
