@@ -3,9 +3,9 @@
     python benchmarks/isolation.py [--json] [--rounds N]
 
 Every contender runs ``import math; print(math.sqrt(2))`` and must return its output. They share one process and one
-environment (``benchmarks/.peers``, see ``peers.txt``); each round calls every contender once, in a new random order.
-What each isolates differs, and the table says so: a number without its walls means little. A contender that cannot run
-here is named with its reason.
+environment (``benchmarks/.peers``, see ``peers.txt``); each round calls every contender once, in a new random order,
+after the same short rest. What each isolates differs, and the table says so: a number without its walls means little.
+A contender that cannot run here is named with its reason.
 """
 
 import argparse
@@ -145,8 +145,7 @@ def measure(rounds: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name in random.sample(list(calls), len(calls)):
-            if name == "handrail, parked cell":
-                time.sleep(0.02)  # a parked cell is one that has had the time to park
+            time.sleep(0.02)  # each alike: the next cell parks, and what the one before left is cleaned up
             started = time.perf_counter()
             calls[name]()
             times[name].append((time.perf_counter() - started) * 1000)
