@@ -28,6 +28,7 @@ from handrail_cell import _libc, contain, frames, limits, namespaces, runner, se
 OVERFLOW = 65534
 FIRST_READ = 8192
 REHEARSALS = 16
+ALL_DESCRIPTORS = 0x7FFFFFFF
 REST_S = 0.005
 """A job that comes so soon finds its cell without a rehearsal: under load that would cost more than it saves."""
 
@@ -457,7 +458,11 @@ def live(facts: contain.Facts, job: int, output: int, memory: int) -> None:
 
 
 def leave(status: int) -> None:
-    """End, and let the kernel tell the host so at once. Where nobody listens, end without that."""
+    """End, and let the kernel tell the host so at once. Where nobody listens, end without that.
+
+    What the code left open goes first: a lock on a file of the workspace must not outlive the call.
+    """
+    os.closerange(3, ALL_DESCRIPTORS)
     with contextlib.suppress(OSError):
         _libc.call("exit_group", frames.FAREWELL | status)
     os._exit(status)
@@ -585,7 +590,7 @@ def _close_all_but(keep: set[int]) -> None:
         if fd > low:
             os.closerange(low, fd)
         low = fd + 1
-    _libc.call("close_range", low, 0x7FFFFFFF, 0)
+    os.closerange(low, ALL_DESCRIPTORS)
 
 
 def receive(stream: socket.socket) -> Job | None:

@@ -1,6 +1,7 @@
 """What InlineToolExecutor promises, through public names."""
 
 import asyncio
+import fcntl
 import json
 import os
 import sys
@@ -172,6 +173,26 @@ def test_after_a_timeout_the_process_is_dead(context: SkillContext) -> None:
         assert result.limit == "wall"
         assert executor.execute(tool("import time; time.sleep(0.2)"), context, {}).success
         assert beat.stat().st_mtime_ns == seen
+
+
+def test_a_lock_that_the_code_kept_is_free_once_its_call_has_ended(
+    executor: InlineToolExecutor, context: SkillContext
+) -> None:
+    path = context.get_sandbox_path() / "kept"
+    path.touch()
+    code = """
+import fcntl, os
+fcntl.flock(os.open("kept", os.O_RDONLY), fcntl.LOCK_EX)
+try:
+    fcntl.flock(os.open("kept", os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    result = "free"
+except BlockingIOError:
+    result = "held"
+"""
+    for _ in range(40):  # what is left to the kernel to close was sometimes still open
+        assert executor.execute(tool(code), context, {}).value == "held"
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 # ── the write guard ──────────────────────────────────────────────────────────────────────────────────────────────
