@@ -9,8 +9,8 @@ from typing import Any, cast
 from handrail_cell import frames
 from handrail_cell.wire import LimitName, Limits
 
-CPU_SLACK = 0.8
-"""The kernel counts ticks for the limit and finer for the report: the two may differ by this much."""
+CPU_SLACK = 0.5
+"""The kernel counts ticks for the limit and finer for the report: on a crowded machine the two differ by a lot."""
 
 HINT_BY_ERRNO: dict[int, LimitName] = {
     errno.ENOSPC: "disk",
