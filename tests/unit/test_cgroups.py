@@ -4,7 +4,6 @@ import os
 import select
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -156,18 +155,18 @@ def in_group(path: str) -> list[str]:
 def test_a_command_lives_in_a_group_of_its_own_which_is_gone_with_it(real: str):
     profile = SandboxProfile(exec=True, limits=Limits(wall_s=120))
     members: list[str] = []
-    started = threading.Event()
     with Supervisor(cgroup=real) as supervisor:
 
         def look(_: bytes) -> None:
             members.extend(in_group(real))
-            started.set()
+            gate = os.open(f"/proc/{members[0]}/root/tmp/gate", os.O_WRONLY)
+            os.write(gate, b"go on\n")
+            os.close(gate)
 
-        command = ShellCommand(("/bin/sh", "-c", "setsid sleep 1000 & sleep 1000 & echo started"))
-        result = supervisor.run_sync(command, profile, on_output=look)
+        line = "mkfifo /tmp/gate; setsid sleep 1000 & sleep 1000 & echo started; read word < /tmp/gate"
+        result = supervisor.run_sync(ShellCommand(("/bin/sh", "-c", line)), profile, on_output=look)
         assert result.exit_code == 0
-        assert started.is_set()
-        assert len(members) >= 3
+        assert len(members) >= 4  # init, the shell, and what it started
         assert result.report.state_of("cgroup") == "active"
         ended = time.monotonic() + 60
         while os.listdir(real) and any(name.startswith("handrail-") for name in os.listdir(real)):
