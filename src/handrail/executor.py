@@ -535,7 +535,7 @@ class ToolExecutor:
             title=registered.model_name,
             risk=registered.tool.definition.risk_level,
             source=registered.source,
-            arguments=copy_json(checked.arguments),
+            arguments=copy_json(checked.arguments, max_bytes=None),
             binding=checked.binding(self._policy.version),
             why=verdict.why,
             asked_at=now,

@@ -34,7 +34,7 @@ from handrail.sandbox.bodies import how_it_ended
 from handrail.sandbox.profile import SandboxProfile, profile_for
 from handrail.sandbox.staging import Stage, Staging
 from handrail.sandbox.supervisor import CellResult, InlineCode, Supervisor
-from handrail.schema import ArgumentsInvalid, Schema, canonical_bytes, decode_arguments, decode_json
+from handrail.schema import ArgumentsInvalid, Schema, decode_arguments, decode_json, json_text
 from handrail.tool import Capability
 from handrail.workspace import AnyPath, Workspace
 from handrail_cell.wire import EnforcementReport, LimitName, Limits
@@ -310,7 +310,7 @@ class InlineToolExecutor:
             if capability.writes:
                 context.enforce_write_guard()
             arguments = _with_paths_beneath(context.workspace, arguments, getattr(tool, "path_args", ()))
-            program = InlineCode(getattr(tool, "code"), tool.name, canonical_bytes(arguments))  # noqa: B009
+            program = InlineCode(getattr(tool, "code"), tool.name, json_text(arguments).encode())  # noqa: B009
             prepared = _Prepared(program, self._profile(tool, capability, context))
             staged = prepared.profile.access == "stage"
             return prepared.on(self._staging.begin(context.workspace)) if staged else prepared

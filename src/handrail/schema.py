@@ -23,7 +23,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias, cast
+from typing import Any, NoReturn, TypeAlias, TypeGuard, cast
 from urllib.parse import urldefrag, urljoin
 
 import jsonschema_rs
@@ -76,6 +76,17 @@ def _finite(digits: str) -> float:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether a decoded JSON value is an object."""
+    return isinstance(value, dict)
+
+
+def is_array(value: Any) -> TypeGuard[list[Any]]:
+    """Whether a decoded JSON value is an array."""
+    return isinstance(value, list)
 
 
 def decode_arguments(raw: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
@@ -85,14 +96,15 @@ def decode_arguments(raw: str | bytes | Mapping[str, Any]) -> dict[str, Any]:
     Raises :class:`ArgumentsInvalid` with a text a model can act on.
     """
     value = decode_json(raw) if isinstance(raw, (str, bytes)) else copy_json(raw)
-    if not isinstance(value, dict):
+    if not is_object(value):
         raise ArgumentsInvalid(f"the arguments must be a JSON object like {{…}}, not {kind_of(value)}")
-    return cast("dict[str, Any]", value)
+    return value
 
 
 def decode_json(raw: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:
     """Decode one strict JSON text (rules 1 to 3). Raises :class:`ArgumentsInvalid`."""
-    text = raw if isinstance(raw, str) and len(raw) * 4 <= max_bytes else _text_within(raw, max_bytes)
+    _check_size(raw, max_bytes)
+    text = raw if isinstance(raw, str) else _decoded(raw)
     try:
         value, end = _DECODER.raw_decode(text) if text[:1] == "{" else (None, -1)
         if end != len(text):  # blanks around it, no object, or more than one value
@@ -107,30 +119,45 @@ def decode_json(raw: str | bytes, *, max_bytes: int = MAX_BYTES) -> Any:
         raise ArgumentsInvalid(f"a number is too long: {error}") from None
     if "\\" in text or not text.isascii():
         _check_texts(value)
-    if len(text) > MAX_DEPTH and text.count("[") + text.count("{") > MAX_DEPTH:
+    if text.count("[") + text.count("{") > MAX_DEPTH:
         _check_depth(value)
     return value
 
 
-def copy_json(value: Any) -> Any:
-    """A deep copy of a Python value that must be plain JSON (rules 2 and 3). Raises :class:`ArgumentsInvalid`."""
-    copied = _copied(value, 1)
-    if len(json.dumps(copied, ensure_ascii=True)) > 6 * MAX_BYTES:
-        raise ArgumentsInvalid(f"the arguments are larger than {MAX_BYTES} bytes")
+def json_text(value: Any) -> str:
+    """A JSON value as compact text that reads back as the same: ``2.0`` stays a float, integers keep all digits."""
+    return _ENCODER.encode(value)
+
+
+def copy_json(value: Any, *, max_bytes: int | None = MAX_BYTES) -> Any:
+    """A deep copy of a Python value that must be plain JSON (rules 2 and 3). Raises :class:`ArgumentsInvalid`.
+
+    ``max_bytes`` bounds it as compact JSON in UTF-8; ``None`` is for what was measured before.
+    """
+    copied = _copied(value, 0)
+    if max_bytes is not None:
+        try:
+            _check_size(json_text(copied), max_bytes)
+        except ArgumentsInvalid:
+            raise
+        except ValueError as error:  # an integer of too many digits for this Python
+            raise ArgumentsInvalid(f"a number is too long: {error}") from None
     return copied
 
 
-def _text_within(raw: str | bytes, max_bytes: int) -> str:
-    if isinstance(raw, bytes) or len(raw) > max_bytes or raw.isascii():
-        size = len(raw)
-    else:
-        size = len(raw.encode("utf-8", "surrogatepass"))
+def _check_size(text: str | bytes, max_bytes: int) -> None:
+    if len(text) * 4 <= max_bytes:  # no character takes more
+        return
+    size = len(text)
+    if isinstance(text, str) and size <= max_bytes:
+        size = len(text.encode(errors="surrogatepass"))
     if size > max_bytes:
         raise ArgumentsInvalid(f"the arguments are larger than {max_bytes} bytes")
-    if isinstance(raw, str):
-        return raw
+
+
+def _decoded(raw: bytes) -> str:
     try:
-        return raw.decode("utf-8")
+        return raw.decode()
     except UnicodeDecodeError as error:
         raise ArgumentsInvalid(f"the arguments are not UTF-8 (byte {error.start})") from None
 
@@ -151,12 +178,11 @@ def _levels(value: Any) -> Iterator[list[Any]]:
         yield level
         below: list[Any] = []
         for item in level:
-            if isinstance(item, dict):
-                mapping = cast("dict[str, Any]", item)
-                below.extend(mapping)
-                below.extend(mapping.values())
-            elif isinstance(item, list):
-                below.extend(cast("list[Any]", item))
+            if is_object(item):
+                below.extend(item)
+                below.extend(item.values())
+            elif is_array(item):
+                below.extend(item)
         level = below
 
 
@@ -178,9 +204,9 @@ def _check_text(text: str) -> None:
 
 
 def _copied(value: Any, depth: int) -> Any:
-    if depth > MAX_DEPTH + 1:
+    if depth > MAX_DEPTH:
         raise ArgumentsInvalid(f"the arguments nest deeper than {MAX_DEPTH} levels")
-    kind = cast("type[Any]", type(value))
+    kind = cast("Any", type(value))
     if kind is str:
         _check_text(value)
         return value
@@ -193,7 +219,7 @@ def _copied(value: Any, depth: int) -> Any:
     if isinstance(value, Mapping):
         return _copied_mapping(cast("Mapping[Any, Any]", value), depth)
     if kind is list:
-        return [_copied(item, depth + 1) for item in cast("list[Any]", value)]
+        return [_copied(item, depth + 1) for item in value]
     raise ArgumentsInvalid(f"a value of type {kind.__name__} is not JSON")
 
 
@@ -208,24 +234,26 @@ def _copied_mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
 
 
 def canonical_bytes(value: Any) -> bytes:
-    """The one RFC 8785 (JCS) byte string of a JSON value; integers beyond 2**53 are written as exact digits.
+    """The one RFC 8785 (JCS) byte string of a JSON value, to compare and to digest; :func:`json_text` is to be read.
 
-    RFC 8785 leaves integers outside the double range to the writer; exact digits keep two different calls apart.
+    RFC 8785 leaves integers beyond 2**53 to the writer: here they are all their digits and an ``n``. No other value is
+    written like that, so that two different calls stay apart.
     """
     try:
         return rfc8785.dumps(value)
     except rfc8785.IntegerDomainError:
-        return rfc8785.dumps(_big_integers_tagged(value))
+        return _exact_bytes(value)
 
 
-def _big_integers_tagged(value: Any) -> Any:
-    if isinstance(value, bool) or value is None or isinstance(value, (str, float)):
-        return value
+def _exact_bytes(value: Any) -> bytes:
+    if value is None or isinstance(value, (bool, float, str)):
+        return rfc8785.dumps(value)
     if isinstance(value, int):
-        return value if -(2**53) < value < 2**53 else {"$integer": str(value)}
-    if isinstance(value, Mapping):
-        return {key: _big_integers_tagged(item) for key, item in cast("Mapping[str, Any]", value).items()}
-    return [_big_integers_tagged(item) for item in cast("list[Any]", value)]
+        return rfc8785.dumps(value) if abs(value) < 2**53 else f"{value}n".encode()
+    if is_object(value):
+        members = sorted(value.items(), key=lambda member: member[0].encode("utf-16-be"))  # RFC 8785 section 3.2.3
+        return b"{" + b",".join(rfc8785.dumps(key) + b":" + _exact_bytes(item) for key, item in members) + b"}"
+    return b"[" + b",".join(map(_exact_bytes, value)) + b"]"
 
 
 def digest_of(value: Any) -> str:
@@ -244,11 +272,12 @@ class Schema:
 
     def __init__(self, document: Mapping[str, Any], *, where: str = "schema", root_object: bool = True) -> None:
         try:
-            self.document: dict[str, Any] = copy_json(document)
+            copied = copy_json(document)
         except ArgumentsInvalid as error:
             raise ToolDefinitionError(f"{where}: the schema is not plain JSON: {error}") from None
-        if not isinstance(cast("Any", self.document), dict):
-            raise ToolDefinitionError(f"{where}: a schema must be a JSON object, not {kind_of(document)}")
+        if not is_object(copied):
+            raise ToolDefinitionError(f"{where}: a schema must be a JSON object, not {kind_of(copied)}")
+        self.document = copied
         self.dialect = _dialect_of(self.document, where)
         if root_object:
             _require_object_root(self.document, where)
@@ -271,8 +300,8 @@ class Schema:
                 return [f"{root} cannot be checked: that would take too long; send less, or nest it less"]
             if self._validator.is_valid(value):
                 return []
-            found = self._validator.iter_errors(value)
-            return [self._sentence(error, mask, root) for _, error in zip(range(MAX_ERRORS), found, strict=False)]
+            found = itertools.islice(self._validator.iter_errors(value), MAX_ERRORS)
+            return [self._sentence(error, mask, root) for error in found]
         except ValueError as error:
             return [f"the value cannot be checked: {error}"]
 
@@ -341,9 +370,8 @@ def _check_subschema(subschema: Subschema, where: str) -> None:
     """Rules 4 and 6 for one schema: a known dialect, and patterns that run in linear time."""
     if "$schema" in subschema.node:
         _dialect_of(subschema.node, f"{where}: {subschema.path}")
-    patterns = subschema.node.get("patternProperties")
-    found = list(cast("Mapping[str, Any]", patterns)) if isinstance(patterns, Mapping) else []
-    for pattern in (subschema.node.get("pattern"), *found):
+    named = subschema.node.get("patternProperties")
+    for pattern in (subschema.node.get("pattern"), *(named if is_object(named) else ())):
         if isinstance(pattern, str):
             _require_linear(pattern, f"{where}: {subschema.path}")
 

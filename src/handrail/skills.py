@@ -42,7 +42,7 @@ from handrail.errors import SkillError, ToolDefinitionError
 from handrail.registry import ToolRegistry
 from handrail.sandbox.bodies import CellBody, Cells
 from handrail.sandbox.supervisor import InlineCode
-from handrail.schema import canonical_bytes, digest_of
+from handrail.schema import digest_of, json_text
 from handrail.strictyaml import Located, NotStrict, Place, Scalar
 from handrail.tool import Capability, Job, Plugin, Replay, RiskLevel, Tool, ToolDef
 from handrail_cell.wire import Limits
@@ -135,7 +135,7 @@ class Skill:
 
 
 def _program(name: str, code: str) -> Callable[[Job], InlineCode]:
-    return lambda job: InlineCode(code, name, canonical_bytes(job.arguments))
+    return lambda job: InlineCode(code, name, json_text(job.arguments).encode())
 
 
 def load_skill(file: str | os.PathLike[str]) -> Skill:

@@ -316,6 +316,11 @@ def test_code_sees_its_input_and_nothing_of_the_host(
     assert {"input_data"} <= set(value["names"]) <= {"input_data", "os", "sys", "fds", "fd", "n"}
 
 
+def test_code_gets_the_very_values_that_were_given(executor: InlineToolExecutor, context: SkillContext) -> None:
+    given = {"z": 2**60, "a": [2.0, 1e17, -(10**30), True, None, "é\u2028"]}
+    assert executor.execute(tool("result = repr(input_data)"), context, given).value == repr(given)
+
+
 def test_the_environment_is_what_the_executor_was_given(context: SkillContext) -> None:
     with InlineToolExecutor(environment={"TZ": "UTC"}) as executor:
         assert executor.execute(tool("import os; result = os.environ['TZ']"), context, {}).value == "UTC"

@@ -218,6 +218,17 @@ def test_a_skills_tool_runs_through_the_corridor(tmp_path: Path) -> None:
         assert 'File "text-tools/count", line 1, in <module>' in missing.text
 
 
+@pytest.mark.walls
+def test_a_skills_tool_gets_the_very_values_that_were_checked(tmp_path: Path) -> None:
+    echo = (
+        "name: text-tools\ndescription: Repeats.\ntools:\n  - name: count\n    description: Says what it got.\n"
+        "    parameters: {type: object}\n    risk: read_only\n    code: result = repr(input_data)\n"
+    )
+    given = {"z": 2**60, "a": [2.0, 1e17, -(10**30), True, None, "é"]}
+    with Supervisor() as supervisor:
+        assert called(load_skill(written(tmp_path, echo)), supervisor, tmp_path, given).value == repr(given)
+
+
 def called(skill: Skill, supervisor: Supervisor, workspace: Path, arguments: dict[str, Any]) -> Any:
     registry = ToolRegistry()
     skill.register(registry, Cells(supervisor))

@@ -95,7 +95,7 @@ def request_of(parked: ParkedCall) -> ApprovalRequest:
         )
     known = {item.name for item in fields(ApprovalRequest)}
     values: dict[str, Any] = {name: value for name, value in question.items() if name in known}
-    values["arguments"] = copy_json(parked.arguments)
+    values["arguments"] = copy_json(parked.arguments, max_bytes=None)
     values["risk"] = RiskLevel(values["risk"])
     values["changes"] = None if changes is None else ChangeSet.from_json(changes)
     offer = cast("Mapping[str, Any] | None", question.get("offer"))

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from handrail.schema import canonical_bytes
+from handrail.schema import json_text
 
 MAX_VALUE_CHARACTERS = 2_000
 EDGE_CHARACTERS = 160
@@ -104,7 +104,7 @@ def quoted(text: str, limit: int = MAX_VALUE_CHARACTERS) -> Shown:
 def arguments_lines(arguments: Mapping[str, Any], limit: int = MAX_VALUE_CHARACTERS) -> tuple[list[str], bool]:
     """Arguments as lines ``name: value``, sorted by name, and whether they are complete.
 
-    Strings are quoted; everything else is canonical JSON (RFC 8785) under the same rules.
+    Strings are quoted; everything else is JSON under the same rules.
     """
     lines: list[str] = []
     complete = True
@@ -122,11 +122,11 @@ def _value(value: Any, limit: int) -> Shown:
     if isinstance(value, str):
         return quoted(value, limit)
     if value is None or isinstance(value, (bool, int, float)):
-        return Shown(canonical_bytes(value).decode(), complete=True)
+        return Shown(json_text(value), complete=True)
     shown = _json(value)
     if len(shown) <= 2 * limit:
         return Shown(shown, complete=True)
-    return quoted(canonical_bytes(value).decode(), limit)
+    return quoted(json_text(value), limit)
 
 
 def _json(value: Any) -> str:
@@ -138,7 +138,7 @@ def _json(value: Any) -> str:
         return "{" + ", ".join(f'"{escaped(key)}": {_json(items[key])}' for key in sorted(items)) + "}"
     if isinstance(value, Sequence):
         return "[" + ", ".join(_json(item) for item in cast("Sequence[Any]", value)) + "]"
-    return canonical_bytes(value).decode()
+    return json_text(value)
 
 
 def block_lines(text: str, *, max_lines: int, width: int = 2_000) -> tuple[list[str], bool]:

@@ -70,6 +70,12 @@ def test_arguments_are_sorted_escaped_also_in_their_names_and_nested_values() ->
     assert complete
 
 
+def test_a_number_is_shown_as_the_tool_will_get_it() -> None:
+    lines, complete = arguments_lines({"big": 2**60, "deep": [2**60, 2.0], "float": 2.0})
+    assert lines == ["big: 1152921504606846976", "deep: [1152921504606846976, 2.0]", "float: 2.0"]
+    assert complete
+
+
 def test_a_flood_of_blank_lines_is_counted_and_lines_left_out_are_said() -> None:
     lines, complete = block_lines("a\n" + "\n" * 500 + "b", max_lines=10)
     assert (lines, complete) == (["a", "(500 blank lines)", "b"], True)
