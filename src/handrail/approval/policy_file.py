@@ -31,7 +31,8 @@ import stat
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from itertools import pairwise
+from typing import Any, NoReturn, TypeGuard, TypeVar
 
 import platformdirs
 import re2  # pyright: ignore[reportMissingTypeStubs] - it ships none
@@ -54,6 +55,7 @@ from handrail.approval.rules import (
 )
 from handrail.call import Review
 from handrail.errors import PolicyError
+from handrail.schema import ArgumentsInvalid, copy_json, is_array, is_object
 from handrail.tool import RiskLevel
 
 MAX_FILE_BYTES = 4 * 1_048_576
@@ -61,6 +63,8 @@ MAX_RULES = 10_000
 EXAMPLE_WORKSPACE = "/workspace"
 
 _re2: Any = re2
+_QUIET: Any = _re2.Options()
+_QUIET.log_errors = False  # else RE2 writes to the standard error what is told here
 _TOP_KEYS = frozenset({"version", "rule"})
 _RULE_KEYS = frozenset(
     {"name", "tool", "glob", "decision", "review", "justification", "grant", "risk", "args", "command"}
@@ -68,9 +72,12 @@ _RULE_KEYS = frozenset(
 )
 _TESTS = frozenset({"beneath", "equals", "one_of", "glob", "matches"})
 _COMMAND_KEYS = frozenset({"arg", "shapes", "argv"})
+_DECISIONS: tuple[Word, ...] = ("allow", "ask", "deny")
+_REVIEWS: tuple[Review, ...] = ("before", "changes")
 _GLOB_MARKS = frozenset("*?[")
 _HEADER = re.compile(r"^\s*\[\[\s*[\"']?rule[\"']?\s*\]\]")
 _SYNTAX_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
+_OneOf = TypeVar("_OneOf", bound=str)
 
 
 def default_policy_path() -> str:
@@ -94,13 +101,17 @@ def parse_policy(text: str, *, file: str = "policy") -> CompiledRules:
         place = _SYNTAX_PLACE.search(str(error))
         line, column = (int(place[1]), int(place[2])) if place else (None, None)
         raise PolicyError(_SYNTAX_PLACE.sub("", str(error)), file=file, line=line, column=column) from None
+    except ValueError as error:  # an integer of too many digits for this Python
+        raise PolicyError(f"a number is too long: {error}", file=file) from None
+    except RecursionError:
+        raise PolicyError("arrays or tables nest too deep", file=file) from None
     reader = _Reader(text, file)
     return CompiledRules(reader.rules(document), name=file)
 
 
 def _read(path: str, workspace: str | None) -> str:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         raise PolicyError(f"the policy file cannot be read: {error.strerror}", file=path) from None
     try:
@@ -112,7 +123,7 @@ def _read(path: str, workspace: str | None) -> str:
     if len(raw) > MAX_FILE_BYTES:
         raise PolicyError(f"the policy file is larger than {MAX_FILE_BYTES} bytes", file=path)
     try:
-        return raw.decode("utf-8")
+        return raw.decode()
     except UnicodeDecodeError as error:
         raise PolicyError(f"the policy file is not UTF-8 (byte {error.start})", file=path) from None
 
@@ -138,18 +149,19 @@ def _check_place(fd: int, path: str, workspace: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where one rule stands in the text: its header's line and the lines until the next header."""
+    """Where one rule stands: its lines with their numbers, from its header to the next; none where that is unknown."""
 
-    line: int
-    lines: tuple[str, ...]
+    lines: Sequence[tuple[int, str]] = ()
 
-    def line_of(self, key: str) -> int:
+    @property
+    def line(self) -> int | None:
+        """The header's line."""
+        return self.lines[0][0] if self.lines else None
+
+    def line_of(self, key: str) -> int | None:
         """The line where ``key`` is first written in the rule, else the rule's own."""
         wanted = re.compile(rf"^\s*(?:[\w\"'.-]*[.\"'])?{re.escape(key)}[\"']?\s*[.=]")
-        for offset, line in enumerate(self.lines):
-            if wanted.match(line):
-                return self.line + offset
-        return self.line
+        return next((number for number, line in self.lines if wanted.match(line)), self.line)
 
 
 class _Reader:
@@ -157,10 +169,9 @@ class _Reader:
 
     def __init__(self, text: str, file: str) -> None:
         self._file = file
-        lines = text.splitlines()
-        starts = [number for number, line in enumerate(lines) if _HEADER.match(line)]
-        ends = [*starts[1:], len(lines)]
-        self._places = [_Place(start + 1, tuple(lines[start:end])) for start, end in zip(starts, ends, strict=False)]
+        lines = list(enumerate(text.split("\n"), 1))  # TOML's own: other separators are characters of a line
+        starts = [number - 1 for number, line in lines if _HEADER.match(line)]
+        self._places = [_Place(lines[start:end]) for start, end in pairwise([*starts, len(lines)])]
 
     def rules(self, document: Mapping[str, Any]) -> list[Rule]:
         unknown = sorted(set(document) - _TOP_KEYS)
@@ -169,15 +180,16 @@ class _Reader:
         if document.get("version") != 1 or isinstance(document.get("version"), bool):
             self._refuse("say version = 1 at the top")
         tables = document.get("rule", [])
-        if not isinstance(tables, list):
+        if not is_array(tables):
             self._refuse("rules are written as [[rule]]")
-        if len(cast("list[Any]", tables)) > MAX_RULES:
+        if len(tables) > MAX_RULES:
             self._refuse(f"more than {MAX_RULES} rules")
+        places = self._places if len(self._places) == len(tables) else [_Place()] * len(tables)
         rules: list[Rule] = []
         names: set[str] = set()
-        for number, table in enumerate(cast("list[Any]", tables)):
-            place = self._places[number] if len(self._places) == len(cast("list[Any]", tables)) else _Place(1, ())
-            rule = self._rule(table, number, place)
+        for number, table in enumerate(tables):
+            place = places[number]
+            rule = self._rule(table, number + 1, place)
             if rule.name in names:
                 self._refuse(f"two rules are named {rule.name!r}", place.line_of("name"))
             names.add(rule.name)
@@ -185,26 +197,23 @@ class _Reader:
         return rules
 
     def _rule(self, table: Any, number: int, place: _Place) -> Rule:
-        if not isinstance(table, dict):
-            self._refuse("rules are written as [[rule]]", place.line)
-        fields = cast("dict[str, Any]", table)
-        self._known_keys(fields, _RULE_KEYS, "a rule", place)
-        decision = self._choice(fields, "decision", ("allow", "ask", "deny"), place)
-        tool, is_glob = self._tool(fields, place)
-        review = cast("Review | None", self._choice(fields, "review", ("before", "changes"), place, optional=True))
+        if not is_object(table):
+            self._refuse("rules are written as [[rule]]")
+        self._known_keys(table, _RULE_KEYS, "a rule", place)
+        decision = self._choice(table, "decision", _DECISIONS, place)
+        tool, is_glob = self._tool(table, place)
         rule = Rule(
-            name=self._text(fields, "name", place)
-            or f"{os.path.basename(self._file)}:{place.line if place.lines else f'rule {number + 1}'}",
+            name=self._text(table, "name", place) or f"{os.path.basename(self._file)}:{place.line or f'rule {number}'}",
             tool=tool,
             is_glob=is_glob,
-            decision=cast("Word", decision),
-            risks=self._risks(fields, place),
-            conditions=tuple(self._conditions(fields, cast("Word", decision), place)),
-            review=review,
-            justification=self._text(fields, "justification", place),
-            grant=self._flag(fields, "grant", place, default=True),
+            decision=decision,
+            risks=self._risks(table, place),
+            conditions=tuple(self._conditions(table, decision, place)),
+            review=self._choice(table, "review", _REVIEWS, place) if "review" in table else None,
+            justification=self._text(table, "justification", place),
+            grant=self._flag(table, "grant", place, default=True),
         )
-        self._examples(rule, fields, place)
+        self._examples(rule, table, place)
         return rule
 
     def _tool(self, fields: Mapping[str, Any], place: _Place) -> tuple[str, bool]:
@@ -224,15 +233,14 @@ class _Reader:
         return name, key == "glob"
 
     def _risks(self, fields: Mapping[str, Any], place: _Place) -> tuple[RiskLevel, ...]:
-        value = fields.get("risk", [])
-        words = [value] if isinstance(value, str) else value
-        if not isinstance(words, list):
-            self._refuse("risk is a word or a list of words", place.line_of("risk"))
+        if "risk" not in fields:
+            return ()
         known = {risk.value: risk for risk in RiskLevel}
-        for word in cast("list[Any]", words):
+        words = self._words(fields["risk"], "risk", place.line_of("risk"))
+        for word in words:
             if word not in known:
                 self._refuse(f"risk {word!r} is not one of: {', '.join(known)}", place.line_of("risk"))
-        return tuple(known[word] for word in cast("list[str]", words))
+        return tuple(known[word] for word in words)
 
     # ── conditions ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -240,38 +248,30 @@ class _Reader:
         if "command" in fields:
             yield self._command(fields["command"], decision, place)
         arguments = fields.get("args", {})
-        if not isinstance(arguments, dict):
+        if not is_object(arguments):
             self._refuse("args is a table: args.NAME.beneath = …", place.line_of("args"))
-        for name, tests in cast("dict[str, Any]", arguments).items():
-            if not isinstance(tests, dict) or not tests:
+        for name, tests in arguments.items():
+            if not is_object(tests) or not tests:
                 self._refuse(f"args.{name} needs a test, such as args.{name}.equals = …", place.line_of(name))
-            self._known_keys(cast("dict[str, Any]", tests), _TESTS, f"args.{name}", place)
-            for test, value in cast("dict[str, Any]", tests).items():
-                yield self._condition(name, test, value, place)
+            self._known_keys(tests, _TESTS, f"args.{name}", place)
+            for test, value in tests.items():
+                yield self._condition(name, test, value, place.line_of(test))
 
-    def _condition(self, name: str, test: str, value: Any, place: _Place) -> Condition:
-        line = place.line_of(test)
+    def _condition(self, name: str, test: str, value: Any, line: int | None) -> Condition:
         if test == "equals":
-            return OneOf(name, (self._json(value, line),))
+            return OneOf(name, (self._json(value, test, line),))
         if test == "one_of":
-            if not isinstance(value, list) or not value:
+            if not is_array(value) or not value:
                 self._refuse("one_of is a list of values", line)
-            return OneOf(name, tuple(self._json(item, line) for item in cast("list[Any]", value)))
-        texts = [value] if isinstance(value, str) else value
-        if (
-            not isinstance(texts, list)
-            or not texts
-            or not all(isinstance(item, str) and item for item in cast("list[Any]", texts))
-        ):
-            self._refuse(f"{test} is a text, or a list of texts", line)
-        words = cast("list[str]", texts)
+            return OneOf(name, tuple(self._json(item, test, line) for item in value))
+        words = self._words(value, test, line)
         if test == "beneath":
             return self._beneath(name, words, line)
         regexes = [_glob_regex(word) if test == "glob" else word for word in words]
         joined = "|".join(f"(?:{regex})" for regex in regexes)
         return Pattern(name, self._regex(joined, line), ", ".join(words))
 
-    def _beneath(self, name: str, words: list[str], line: int) -> Beneath:
+    def _beneath(self, name: str, words: Sequence[str], line: int | None) -> Beneath:
         for word in words:
             if word.startswith("~") or "$" in word or not _GLOB_MARKS.isdisjoint(word):
                 self._refuse(f"{word!r}: beneath takes a plain directory; nothing in it is expanded", line)
@@ -279,42 +279,38 @@ class _Reader:
                 self._refuse(f"{word!r}: write the directory without '..'", line)
         return Beneath(name, tuple(os.path.normpath(word) for word in words))
 
-    def _regex(self, regex: str, line: int) -> str:
+    def _regex(self, regex: str, line: int | None) -> str:
         try:
-            _re2.compile(regex)
+            _re2.compile(regex, _QUIET)
         except _re2.error as error:
-            self._refuse(f"the pattern is not one RE2 knows: {error}", line)
+            self._refuse(f"the pattern is not one RE2 knows: {error.args[0].decode(errors='replace')}", line)
         return regex
 
-    def _json(self, value: Any, line: int) -> Any:
-        if isinstance(value, (str, bool, int, float)):
-            return value
-        if isinstance(value, list):
-            return [self._json(item, line) for item in cast("list[Any]", value)]
-        if isinstance(value, dict):
-            return {key: self._json(item, line) for key, item in cast("dict[str, Any]", value).items()}
-        return self._refuse(f"{value!r} is no JSON value", line)
+    def _json(self, value: Any, key: str, line: int | None) -> Any:
+        try:
+            return copy_json(value)
+        except ArgumentsInvalid as error:
+            self._refuse(f"{key} is no JSON value: {error}", line)
 
     def _command(self, value: Any, decision: Word, place: _Place) -> CommandLike:
         line = place.line_of("command")
-        if not isinstance(value, dict):
+        if not is_object(value):
             self._refuse("command is a table: command.argv = […] or command.shapes = […]", line)
-        fields = cast("dict[str, Any]", value)
-        self._known_keys(fields, _COMMAND_KEYS, "command", place)
-        known = self._texts(fields.get("shapes", []), "command.shapes", place.line_of("shapes"))
+        self._known_keys(value, _COMMAND_KEYS, "command", place)
+        known = self._texts(value.get("shapes", []), "command.shapes", place.line_of("shapes"))
         for shape in known:
             if shape not in shapes.SHAPES:
                 self._refuse(f"the shapes are: {', '.join(shapes.SHAPES)}; not {shape!r}", place.line_of("shapes"))
-        argv = self._argv(fields.get("argv", []), decision, place.line_of("argv"))
+        argv = self._argv(value.get("argv", []), decision, place.line_of("argv"))
         if not known and not argv:
             self._refuse("command needs argv or shapes", line)
-        return CommandLike(self._text(fields, "arg", place) or "command", tuple(known), argv)
+        return CommandLike(self._text(value, "arg", place) or "command", tuple(known), argv)
 
-    def _argv(self, value: Any, decision: Word, line: int) -> tuple[tuple[str, ...], ...]:
-        if not isinstance(value, list):
+    def _argv(self, value: Any, decision: Word, line: int | None) -> tuple[tuple[str, ...], ...]:
+        if not is_array(value):
             self._refuse("command.argv is a list of words", line)
         words: list[tuple[str, ...]] = []
-        for item in cast("list[Any]", value):
+        for item in value:
             words.append((item,) if isinstance(item, str) else tuple(self._texts(item, "command.argv", line)))
             if not words[-1] or "" in words[-1]:
                 self._refuse("command.argv has an empty word", line)
@@ -326,7 +322,7 @@ class _Reader:
             self._check_allowed_programs(tuple(words), line)
         return tuple(words)
 
-    def _check_allowed_programs(self, argv: tuple[tuple[str, ...], ...], line: int) -> None:
+    def _check_allowed_programs(self, argv: tuple[tuple[str, ...], ...], line: int | None) -> None:
         for program in argv[0]:
             if shell.wrapper_of((program,)) is not None:
                 self._refuse(
@@ -341,18 +337,18 @@ class _Reader:
 
     def _examples(self, rule: Rule, fields: Mapping[str, Any], place: _Place) -> None:
         for key, wanted in (("match", True), ("not_match", False)):
+            line = place.line_of(key)
             examples = fields.get(key, [])
-            if not isinstance(examples, list):
-                self._refuse(f"{key} is a list of argument tables", place.line_of(key))
-            for example in cast("list[Any]", examples):
-                if not isinstance(example, dict):
-                    self._refuse(f"{key} is a list of argument tables", place.line_of(key))
-                arguments = cast("dict[str, Any]", example)
-                found = speaks(rule, example_subject(rule, arguments))
+            if not is_array(examples):
+                self._refuse(f"{key} is a list of argument tables", line)
+            for example in examples:
+                if not is_object(example):
+                    self._refuse(f"{key} is a list of argument tables", line)
+                found = speaks(rule, _example_subject(rule, self._json(example, key, line)))
                 fits = found is not None and found.decision == rule.decision
                 if fits is not wanted:
                     said = "does not match" if wanted else "matches"
-                    self._refuse(f"the rule {said} its {key} example {arguments!r}", place.line_of(key))
+                    self._refuse(f"the rule {said} its {key} example {example!r}", line)
 
     # ── small things ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -363,15 +359,12 @@ class _Reader:
                     f"unknown key {key!r} in {where}; the keys are: {', '.join(sorted(known))}", place.line_of(key)
                 )
 
-    def _choice(
-        self, fields: Mapping[str, Any], key: str, words: tuple[str, ...], place: _Place, *, optional: bool = False
-    ) -> str | None:
-        if key not in fields and optional:
-            return None
-        if fields.get(key) not in words:
+    def _choice(self, fields: Mapping[str, Any], key: str, words: Sequence[_OneOf], place: _Place) -> _OneOf:
+        chosen = next((word for word in words if word == fields.get(key)), None)
+        if chosen is None:
             said = f"{key} is {fields[key]!r}" if key in fields else f"{key} is missing"
             self._refuse(f"{said}; it must be one of: {', '.join(words)}", place.line_of(key))
-        return str(fields[key])
+        return chosen
 
     def _text(self, fields: Mapping[str, Any], key: str, place: _Place) -> str:
         value = fields.get(key, "")
@@ -379,10 +372,17 @@ class _Reader:
             self._refuse(f"{key} must be a text, not {value!r}", place.line_of(key))
         return value
 
-    def _texts(self, value: Any, where: str, line: int) -> Sequence[str]:
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in cast("list[Any]", value)):
+    def _texts(self, value: Any, where: str, line: int | None) -> Sequence[str]:
+        if not _are_texts(value):
             self._refuse(f"{where} is a list of texts", line)
-        return cast("list[str]", value)
+        return value
+
+    def _words(self, value: Any, key: str, line: int | None) -> Sequence[str]:
+        """One text or several, none of them empty."""
+        texts = [value] if isinstance(value, str) else value
+        if not _are_texts(texts) or not texts or "" in texts:
+            self._refuse(f"{key} is a text, or a list of texts", line)
+        return texts
 
     def _flag(self, fields: Mapping[str, Any], key: str, place: _Place, *, default: bool) -> bool:
         value = fields.get(key, default)
@@ -394,21 +394,24 @@ class _Reader:
         raise PolicyError(message, file=self._file, line=line)
 
 
-def example_subject(rule: Rule, arguments: Mapping[str, Any], *, workspace: str = EXAMPLE_WORKSPACE) -> Subject:
-    """A call with these arguments in a made-up workspace without links, for examples and explanations.
+def _are_texts(value: Any) -> TypeGuard[list[str]]:
+    return is_array(value) and all(isinstance(item, str) for item in value)
+
+
+def _example_subject(rule: Rule, arguments: Mapping[str, Any]) -> Subject:
+    """A call with these arguments in a made-up workspace without links.
 
     Every argument that a ``beneath`` of the rule names counts as a guarded path.
     """
     named = {condition.name for condition in rule.conditions if isinstance(condition, Beneath)}
     places = {
-        name: directory_of(value, workspace)
+        name: directory_of(value, EXAMPLE_WORKSPACE)
         for name, value in arguments.items()
         if name in named and isinstance(value, str)
     }
     risk = rule.risks[0] if rule.risks else RiskLevel.MUTATION
     paths = {name: (place, place) for name, place in places.items()}
-    placed = {**arguments, **places}
-    return Subject((rule.tool,), risk, placed, paths, workspace)
+    return Subject((rule.tool,), risk, {**arguments, **places}, paths, EXAMPLE_WORKSPACE)
 
 
 def _glob_regex(text: str) -> str:
