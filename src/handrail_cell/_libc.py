@@ -20,10 +20,13 @@ _libc = ctypes.PyDLL(None, use_errno=True) if LINUX else None
 _syscall = _libc.syscall if _libc is not None else None
 if _syscall is not None:
     _syscall.restype = ctypes.c_long
-_mmap = _libc.mmap if _libc is not None else None
-if _mmap is not None:
-    _mmap.restype = ctypes.c_void_p
-    _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_before_fork = ctypes.pythonapi.PyOS_BeforeFork
+_after_fork_parent = ctypes.pythonapi.PyOS_AfterFork_Parent
+_after_fork_child = ctypes.pythonapi.PyOS_AfterFork_Child
+_set_handler = ctypes.pythonapi.PyOS_setsig
+_set_handler.restype = ctypes.c_void_p
+for _hook in (_before_fork, _after_fork_parent, _after_fork_child):
+    _hook.restype = None
 
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
@@ -132,60 +135,71 @@ def pivot_here() -> None:
 
 
 def prepare_clone() -> None:
-    """Touch what :func:`clone` needs, once, so that no later child pays for it."""
-    global _tid_address, _pidfd_slot
+    """Make what :func:`clone` passes to the kernel, once, so that no later child pays for it."""
+    global _clone_flags, _clone_arguments
     slot = ctypes.c_long(0)
     try:
-        prctl_tid = call("prctl", PR_GET_TID_ADDRESS, ctypes.c_void_p(ctypes.addressof(slot)), 0, 0, 0)
-        _tid_address = slot.value if prctl_tid == 0 else 0
+        call("prctl", PR_GET_TID_ADDRESS, ctypes.c_void_p(ctypes.addressof(slot)), 0, 0, 0)
     except OSError:  # a kernel without checkpoint support: glibc's cached thread id stays the parent's
-        _tid_address = 0
-    _pidfd_slot = ctypes.c_int(-1)
+        slot.value = 0
+    _clone_flags = SIGCHLD | CLONE_PIDFD
+    if slot.value:
+        _clone_flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
+    own = ctypes.c_void_p(slot.value)
+    # The last two arguments change places between the architectures.
+    _clone_arguments = (None, ctypes.c_void_p(ctypes.addressof(_pidfd)), *((own, None) if COLUMN == 0 else (None, own)))
 
 
-_tid_address = 0
-_pidfd_slot = ctypes.c_int(-1)
+SIGCHLD = 17
+_clone_flags = 0
+_clone_arguments: tuple[ctypes.c_void_p | None, ...] = ()
+_pidfd = ctypes.c_int(-1)
 
 
 def clone(flags: int) -> tuple[int, int]:
     """Fork with ``flags`` (namespaces). Returns ``(pid, pidfd)`` in the parent and ``(0, -1)`` in the child.
 
     The interpreter's own fork hooks run on both sides, so locks and random state are as after ``os.fork``.
-    The child's C library is told its new thread id by the kernel.
+    The child's C library is told its new thread id by the kernel. Call :func:`prepare_clone` before.
     """
-    python = ctypes.pythonapi
-    flags |= 17 | CLONE_PIDFD  # 17: SIGCHLD
-    if _tid_address:
-        flags |= CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
-    slot, own = ctypes.c_void_p(ctypes.addressof(_pidfd_slot)), ctypes.c_void_p(_tid_address)
-    # The last two arguments change places between the architectures.
-    tail = (own, 0) if COLUMN == 0 else (0, own)
-    python.PyOS_BeforeFork()
+    _before_fork()
     try:
-        pid = call("clone", flags, 0, slot, *tail)
+        pid = call("clone", flags | _clone_flags, *_clone_arguments)
     except OSError:
-        python.PyOS_AfterFork_Parent()
+        _after_fork_parent()
         raise
     if pid == 0:
-        python.PyOS_AfterFork_Child()
-        return 0, -1
-    python.PyOS_AfterFork_Parent()
-    return pid, _pidfd_slot.value
+        _after_fork_child()
+        return NOBODY
+    _after_fork_parent()
+    return pid, _pidfd.value
+
+
+NOBODY = (0, -1)
 
 
 def map_shared(fd: int | None, length: int) -> int:
     """Map ``length`` bytes of ``fd`` (``None``: of nothing), shared and writable. Returns the address."""
-    assert _mmap is not None
     flags = MAP_SHARED if fd is not None else MAP_SHARED | MAP_ANONYMOUS
-    address = _mmap(None, length, PROT_READ_WRITE, flags, -1 if fd is None else fd, 0)
-    if address in (None, ctypes.c_void_p(-1).value):
-        raise OSError(ctypes.get_errno(), "mmap")
-    return address
+    return call("mmap", None, length, PROT_READ_WRITE, flags, -1 if fd is None else fd, None)
 
 
 def store(address: int, data: bytes) -> None:
     """Copy bytes to an address that :func:`map_shared` gave (plus an offset inside it)."""
     ctypes.memmove(address, data, len(data))
+
+
+def ignore_signal(number: int) -> ctypes.c_void_p:
+    """Have the kernel drop a signal, and the interpreter keep its handler. Returns what :func:`hear_signal` takes."""
+    return ctypes.c_void_p(_set_handler(number, _IGNORE))
+
+
+def hear_signal(number: int, handler: ctypes.c_void_p) -> None:
+    """Undo :func:`ignore_signal`, at a fraction of what ``signal.signal`` costs."""
+    _set_handler(number, handler)
+
+
+_IGNORE = ctypes.c_void_p(1)
 
 
 def limit_arenas(count: int) -> None:

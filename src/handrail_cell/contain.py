@@ -7,6 +7,7 @@ step that cannot do its work raises, and the cell ends without running anything:
 """
 
 import contextlib
+import ctypes
 import os
 from collections.abc import Callable
 from typing import Any
@@ -19,18 +20,19 @@ class Ground:
 
     ``facts`` is shared by all cells of a zygote and never changes. ``job`` is the header's metadata (trusted,
     written by the host). ``scratch`` is where temporary files go. ``upper`` is the descriptor of the layer of staged
-    changes, if any. ``farewell`` is the listener that shows the host how the cell ends, -1 where there is none.
+    changes, if any. ``gifts`` are the descriptors that the host gets with the ready frame, in the order of
+    ``frames.GIFTS``.
     """
 
-    __slots__ = ("facts", "farewell", "job", "ruleset", "scratch", "tree", "upper")
+    __slots__ = ("facts", "gifts", "job", "ruleset", "scratch", "tree", "upper")
 
     def __init__(self, facts: "Facts") -> None:
         self.facts = facts
-        self.job: dict[str, Any] = {}
+        self.job: dict[str, Any] = SEALED_JOB if facts.sealed else {}
         self.tree = -1
         self.scratch = "/tmp"
         self.ruleset = -1
-        self.farewell = -1
+        self.gifts: list[int] = []
         self.upper: int | None = None
 
 
@@ -42,16 +44,25 @@ class Facts:
         "column",
         "farewell",
         "filters",
+        "granted",
         "ids",
+        "interrupt",
         "landlock_abi",
+        "maps",
         "network",
+        "parking",
         "procfs",
         "readable",
         "reduced",
+        "refused",
         "scratch",
         "scratch_base",
+        "scratch_options",
         "sealed",
         "sealing",
+        "stale",
+        "steps_left",
+        "trial",
     )
 
     def __init__(
@@ -66,11 +77,18 @@ class Facts:
         self.reduced = reduced
         self.sealed = sealed
         self.scratch = scratch
+        self.scratch_options = namespaces.scratch_options(scratch)
+        self.maps = namespaces.own_maps(ids)
         self.procfs = -1
+        self.granted: list[bytes] = []
+        self.parking, self.steps_left = _walks(reduced=reduced, sealed=sealed)
+        self.interrupt = ctypes.c_void_p(None)
+        self.stale: list[Callable[[], object]] = []
         self.readable: list[str] = []
         self.scratch_base = ""
         self.below: dict[str, list[str]] = {}
         self.landlock_abi = landlock.abi()
+        self.refused = landlock.refusal(self.landlock_abi, network=network)
         self.farewell = seccomp.prepare(seccomp.farewell_policy(column), column)
         scoped = self.landlock_abi >= landlock.SCOPES_FROM
         policies = {
@@ -82,6 +100,25 @@ class Facts:
         self.filters = {may_exec: seccomp.prepare(policy, column) for may_exec, policy in policies.items()}
         self.sealing = seccomp.prepare(policies[False] | seccomp.farewell_policy(column), column)
 
+    def open_granted(self) -> None:
+        """Open what every cell may read, once, in the private root: the cells inherit the descriptors."""
+        for path, rights in GRANTED:
+            directory = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            self.granted.append(landlock.grant(self.landlock_abi, directory, rights))
+
+    def harmless(self) -> "Facts":
+        """Facts to rehearse on: no maps to write, filters that the kernel refuses, and of what has no way back not a
+        step.
+        """
+        trial = Facts.__new__(Facts)
+        for name in set(Facts.__slots__) - {"trial"}:
+            setattr(trial, name, getattr(self, name))
+        trial.parking, trial.steps_left = PARK, CONFINE_SEALED
+        trial.maps = (("/dev/null", b""),) * len(self.maps)
+        trial.filters = dict.fromkeys(self.filters, seccomp.NO_FILTER)
+        trial.farewell = trial.sealing = seccomp.NO_FILTER
+        return trial
+
 
 Steps = list[tuple[str, Callable[[Ground], str]]]
 """Names of walls and what builds them, in order."""
@@ -91,8 +128,8 @@ def identity(ground: Ground) -> str:
     """One user and one group, the zygote's own, and no way to make further user namespaces."""
     facts = ground.facts
     _libc.prctl(_libc.PR_SET_DUMPABLE, 1)  # the maps of a process that may not be dumped belong to root
-    namespaces.write_maps("self", facts.procfs, *facts.ids, inside=facts.ids, deny_groups=True)
-    namespaces.write_at(facts.procfs, "sys/user/max_user_namespaces", b"0")
+    for path, text in facts.maps:
+        namespaces.write_at(facts.procfs, path, text)
     return "own user namespace, one user mapped, nested ones limited to 0"
 
 
@@ -104,7 +141,7 @@ def hidden_memory(_: Ground) -> str:
 
 def process_view(ground: Ground) -> str:
     """A ``/proc`` of this cell alone, without the user's keys."""
-    namespaces.mount_proc("/proc")
+    namespaces.mount_proc(b"/proc")
     if ground.facts.ids[0] != namespaces.UNOWNED_ID:
         namespaces.hide_key_lists()
     return "fresh /proc, read-only"
@@ -112,7 +149,11 @@ def process_view(ground: Ground) -> str:
 
 def scratch(ground: Ground) -> str:
     """A private ``/tmp`` and ``/dev/shm`` of bounded size."""
-    namespaces.mount_scratch(ground.facts.scratch, ground.facts.below)
+    facts = ground.facts
+    if "tmp" in facts.below:
+        namespaces.mount_scratch_around(facts.scratch_options, facts.below["tmp"])
+    else:
+        namespaces.mount_scratch(facts.scratch_options)
     return "private tmpfs, bounded"
 
 
@@ -121,16 +162,44 @@ def prepare_landlock(ground: Ground) -> str:
     facts = ground.facts
     if facts.landlock_abi == 0:
         return ""
-    ground.ruleset = _usual_rules(facts.landlock_abi, ports_open=facts.network)
+    ground.ruleset = landlock.create(facts.refused)
+    for granted in facts.granted:
+        landlock.add(ground.ruleset, granted)
+    landlock.add(ground.ruleset, landlock.grant(facts.landlock_abi, ground.gifts[SCRATCH_GIFT], landlock.WRITE))
     return ""
 
 
-def _usual_rules(version: int, *, ports_open: bool) -> int:
-    ruleset = landlock.create(version, network=ports_open)
-    landlock.allow(ruleset, version, b"/", landlock.READ)
-    landlock.allow(ruleset, version, b"/tmp", landlock.WRITE)
-    landlock.allow(ruleset, version, b"/dev", landlock.DEVICE)
+GRANTED = ((b"/", landlock.READ), (b"/dev", landlock.DEVICE))
+"""What every cell may do to files, besides writing in its own ``/tmp``."""
+
+
+def _rules_with_ports(version: int) -> int:
+    """The same rules, but for ports, which all are open."""
+    ruleset = landlock.create(landlock.refusal(version, network=True))
+    for path, rights in (*GRANTED, (b"/tmp", landlock.WRITE)):
+        landlock.allow(ruleset, version, path, rights)
     return ruleset
+
+
+LOOK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+SCRATCH_GIFT = 1
+
+
+def windows(ground: Ground) -> str:
+    """What lets the host look in from outside, and, held, keeps the cell's end from waiting for its mounts'."""
+    ground.gifts = [
+        os.pidfd_open(os.getpid()),
+        os.open("/tmp", LOOK),
+        os.open("/proc", LOOK),
+        os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC),
+    ]
+    return ""
+
+
+def windows_reduced(ground: Ground) -> str:
+    """What lets the host look in from outside."""
+    ground.gifts = [os.pidfd_open(os.getpid()), os.open(ground.scratch, LOOK)]
+    return ""
 
 
 def own_group(_: Ground) -> str:
@@ -158,7 +227,7 @@ def visible_files(ground: Ground) -> str:
     version = facts.landlock_abi
     if version < landlock.READ_ONLY_FROM:
         raise OSError(95, f"Landlock ABI {version} cannot promise read-only; {landlock.READ_ONLY_FROM} is needed")
-    ruleset = landlock.create(version, network=facts.network)
+    ruleset = landlock.create(facts.refused)
     readable = [*facts.readable, *(f"/{name}" for name in ("usr", *namespaces.MERGED))]
     for path in (*readable, *REDUCED_ETC, f"/proc/{os.getpid()}"):
         if os.path.exists(path):
@@ -171,7 +240,6 @@ def visible_files(ground: Ground) -> str:
     if job["workspace"] is not None:
         _allow(ruleset, version, job["workspace"], landlock.READ if job["access"] == "read" else landlock.WRITE)
     landlock.restrict(ruleset)
-    os.close(ruleset)
     _prove_landlock()
     return f"ABI {version}; names, sizes and times of other files can still be seen"
 
@@ -221,6 +289,7 @@ PARK: Steps = [
     ("memory_hidden", hidden_memory),
     ("proc", process_view),
     ("scratch", scratch),
+    ("windows", windows),
     ("landlock_prepared", prepare_landlock),
 ]
 
@@ -228,12 +297,15 @@ PARK_REDUCED: Steps = [
     ("process_group", own_group),
     ("memory_hidden", hidden_memory),
     ("scratch", scratch_directory),
+    ("windows", windows_reduced),
 ]
 
 
 def farewell(ground: Ground) -> str:
     """Let the host hear from the kernel, before anybody else does, that this cell ends."""
-    ground.farewell = seccomp.listen(ground.facts.farewell)
+    listener = seccomp.listen(ground.facts.farewell)
+    if listener >= 0:
+        ground.gifts.append(listener)
     return ""
 
 
@@ -283,11 +355,10 @@ def files_and_ports(ground: Ground) -> str:
         return ""
     if job["exec"] and not facts.network:
         os.close(ground.ruleset)
-        ground.ruleset = _usual_rules(facts.landlock_abi, ports_open=True)
+        ground.ruleset = _rules_with_ports(facts.landlock_abi)
     if job["access"] in ("write", "stage", "copy"):
         landlock.allow(ground.ruleset, facts.landlock_abi, os.fsencode(job["workspace"]), landlock.WRITE)
     landlock.restrict(ground.ruleset)
-    os.close(ground.ruleset)
     return f"ABI {facts.landlock_abi}"
 
 
@@ -325,8 +396,10 @@ def system_calls(ground: Ground) -> str:
 
 def system_calls_sealed(ground: Ground) -> str:
     """The same in one with the filter that lets the host hear the cell's end; without that where nobody can listen."""
-    ground.farewell = seccomp.listen(ground.facts.sealing)
-    if ground.farewell < 0:
+    listener = seccomp.listen(ground.facts.sealing)
+    if listener >= 0:
+        ground.gifts.append(listener)
+    else:
         seccomp.install(ground.facts.filters[False])
     return "two filters, the stricter wins"
 
@@ -369,24 +442,42 @@ Sealed cells are of the full tier, with more of the walk behind them when they w
 """
 
 
-def rehearse(facts: Facts, job: dict[str, Any]) -> None:
-    """Call what the steps that are still to come call, so that it changes nothing: no limit, no right, no filter.
+def _walks(*, reduced: bool, sealed: bool) -> tuple[Steps, Steps]:
+    """What is done ahead of time, and what is left for the call's header."""
+    if reduced:
+        return PARK_REDUCED, CONFINE_REDUCED
+    return ([*PARK, *SEAL], CONFINE_SEALED) if sealed else (PARK_UNSEALED, CONFINE)
 
-    Code that ran once has made the memory that it writes to its process's own.
+
+def take_back_parking(ground: Ground) -> None:
+    """After :data:`PARK` in the warm parent, on harmless facts: unmount what was mounted. What has no way back is then
+    tried, so that the kernel refuses it: an empty filter, a ruleset that is none.
     """
-    ground = Ground(facts)
-    ground.job = job
-    walk(CONFINE_SEALED, ground)  # with limits that lift what there is
-    if facts.sealed:
+    for mounted in (b"/tmp", b"/proc"):
+        _libc.call("umount2", mounted, _libc.MNT_DETACH)
+    if ground.ruleset >= 0:
+        os.close(ground.ruleset)
+    if ground.facts.sealed:
+        _let_be_refused(system_calls_sealed, ground)
+    else:
+        farewell(ground)
+
+
+def rehearse_confining(ground: Ground) -> None:
+    """Call what the steps that are still to come call, on harmless facts: no right is lost, and the kernel refuses the
+    rest. Code that ran once has made the memory that it writes to its process's own.
+    """
+    if ground.facts.sealed:
         return
     _libc.call("capget", CAPABILITY_VERSION, bytes(24))
-    refused: list[Callable[[], object]] = [
-        lambda: landlock.restrict(-1),
-        lambda: seccomp.install(facts.filters[False], seccomp.NO_SUCH_FLAG),
-    ]
-    for trial in refused:
+    _let_be_refused(system_calls, ground)
+
+
+def _let_be_refused(filtering: Callable[[Ground], str], ground: Ground) -> None:
+    ground.ruleset = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)  # closed with the attempt
+    for step in (files_and_ports, filtering):
         with contextlib.suppress(OSError):
-            trial()
+            step(ground)
 
 
 def walk(steps: Steps, ground: Ground) -> bytes:

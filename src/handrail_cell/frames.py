@@ -21,6 +21,7 @@ from typing import Any
 
 PARK = struct.Struct("=4s60x")
 PARK_MAGIC = b"park"
+PARK_DESCRIPTORS = 4
 ENDED = struct.Struct("=4sid")  # magic, wait status, seconds of processor time
 ENDED_MAGIC = b"endd"
 UNBORN = struct.Struct("=4si")  # magic, errno
@@ -29,8 +30,8 @@ UNBORN_MAGIC = b"none"
 FAREWELL = 0x0FA0E700
 """Bits of ``exit_group``'s argument that the kernel ignores. With them the call is shown to the host before it acts."""
 
-GIFTS = {"p": "pidfd", "s": "scratch", "v": "view", "m": "mounts", "f": "farewell"}
-"""Descriptors that ride with the ready frame, whose text starts with a line of these letters."""
+GIFTS = ("pidfd", "scratch", "view", "mounts", "farewell")
+"""Descriptors that ride with the ready frame: all of these, or the first few."""
 
 FRAME = struct.Struct("=cI")
 READY, CONFINED, FAILED = b"R", b"C", b"X"

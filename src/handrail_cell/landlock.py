@@ -80,28 +80,43 @@ def handled_ports(version: int, *, network: bool) -> int:
     return BIND_TCP | CONNECT_TCP | (BIND_UDP | CONNECT_UDP if version >= 10 else 0)
 
 
-def create(version: int, *, network: bool) -> int:
-    """A new ruleset that denies everything. Returns its descriptor."""
+def refusal(version: int, *, network: bool) -> bytes:
+    """What a ruleset that denies everything is made of: ``struct landlock_ruleset_attr``."""
     scopes = SCOPE_ABSTRACT | SCOPE_SIGNAL if version >= SCOPES_FROM else 0
     words = (handled_files(version), handled_ports(version, network=network), scopes)
     size = 8 if version < 4 else 16 if version < SCOPES_FROM else 24
-    return _libc.call("landlock_create_ruleset", struct.pack("=QQQ", *words)[:size], size, 0)
+    return struct.pack("=QQQ", *words)[:size]
+
+
+def grant(version: int, directory: int, rights: int) -> bytes:
+    """``rights`` beneath an open directory (or to one file): ``struct landlock_path_beneath_attr``."""
+    return struct.pack("=Qi", rights & handled_files(version), directory)
+
+
+def create(refused: bytes) -> int:
+    """A new ruleset of what :func:`refusal` gave. Returns its descriptor."""
+    return _libc.call("landlock_create_ruleset", refused, len(refused), 0)
+
+
+def add(ruleset: int, granted: bytes) -> None:
+    """Give back what :func:`grant` says."""
+    _libc.call("landlock_add_rule", ruleset, 1, granted, 0)
 
 
 def allow(ruleset: int, version: int, path: bytes, rights: int) -> None:
     """Give ``rights`` back beneath ``path`` (a directory, or one file)."""
     directory = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        allow_descriptor(ruleset, version, directory, rights)
+        add(ruleset, grant(version, directory, rights))
     finally:
         os.close(directory)
 
 
-def allow_descriptor(ruleset: int, version: int, directory: int, rights: int) -> None:
-    """The same for an open descriptor."""
-    _libc.call("landlock_add_rule", ruleset, 1, struct.pack("=Qi", rights & handled_files(version), directory), 0)
-
-
 def restrict(ruleset: int) -> None:
-    """Enforce the ruleset on this process and all it will start. Needs ``no_new_privs``. There is no way back."""
-    _libc.call("landlock_restrict_self", ruleset, 0)
+    """Enforce the ruleset on this process and all it will start, and close it. Needs ``no_new_privs``. There is no way
+    back.
+    """
+    try:
+        _libc.call("landlock_restrict_self", ruleset, 0)
+    finally:
+        os.close(ruleset)

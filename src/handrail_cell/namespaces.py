@@ -39,7 +39,8 @@ TOPS = ("home", "root", "srv", "mnt", "media", "opt", "data", "app", "code", "wo
 """Directories that stand empty in the root so that a workspace below one of them can be shown at its own path."""
 
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
-NETWORKS_KEPT = 4
+NETWORKS_KEPT = 16
+"""As many as a busy warm parent has out at a time (cells that run, wait and are being reaped): each holds 200 kB."""
 
 SCRATCH_BYTES = 256 * 1024 * 1024
 """How large ``/tmp`` is while a cell waits. A call with another limit gives it another size."""
@@ -105,6 +106,17 @@ def write_maps(process: str, procfs: int, uid: int, gid: int, *, inside: tuple[i
     write_at(procfs, f"{process}/gid_map", b"%d %d 1" % (inside[1], gid))
 
 
+def own_maps(ids: tuple[int, int]) -> tuple[tuple[str, bytes], ...]:
+    """What a process writes below ``/proc`` to be the only user and group of its user namespace, with none below it."""
+    user, group = ids
+    return (
+        ("self/setgroups", b"deny"),
+        ("self/uid_map", b"%d %d 1" % (user, user)),
+        ("self/gid_map", b"%d %d 1" % (group, group)),
+        ("sys/user/max_user_namespaces", b"0"),
+    )
+
+
 def write_at(directory: int, path: str, data: bytes) -> None:
     """Write a kernel file in one call."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
@@ -168,7 +180,7 @@ def build_root(
         os.symlink(target, f"dev/{name}")
     os.symlink("/tmp", "var/tmp")
     write_etc(etc, ids)
-    mount_proc("proc", writable=True)  # cells write their own id maps through it, then cover it with their own
+    mount_proc(b"proc", writable=True)  # cells write their own id maps through it, then cover it with their own
     _libc.pivot_here()
     _libc.mount_setattr(_libc.AT_FDCWD, b"/", 0, add=_libc.MOUNT_ATTR_RDONLY)
     return _by_top([path for path, _ in trees])
@@ -238,12 +250,12 @@ def write_etc(found: dict[str, bytes], ids: tuple[int, int]) -> None:
             file.write(data)
 
 
-def mount_proc(target: str, *, writable: bool = False) -> None:
+def mount_proc(target: bytes, *, writable: bool = False) -> None:
     """A fresh ``/proc`` of this PID namespace, read-only as a whole: ``/proc/sys`` and every knob of a process with
     it.
     """
     flags = _libc.MS_NOSUID | _libc.MS_NODEV | _libc.MS_NOEXEC | (0 if writable else _libc.MS_RDONLY)
-    _libc.mount(b"proc", os.fsencode(target), b"proc", flags)
+    _libc.mount(b"proc", target, b"proc", flags)
 
 
 def hide_key_lists() -> None:
@@ -253,13 +265,17 @@ def hide_key_lists() -> None:
             _libc.move_into(_libc.open_tree(_libc.AT_FDCWD, b"/dev/null", _libc.OPEN_TREE_CLONE), os.fsencode(path))
 
 
-def mount_scratch(size: int, below: dict[str, list[str]]) -> None:
-    """A private ``/tmp`` (and, through a link, ``/dev/shm``) of at most ``size`` bytes."""
-    kept = [(path, clone_tree(path)) for path in below.get("tmp", [])]
-    flags = _libc.MS_NOSUID | _libc.MS_NODEV
-    _libc.mount(b"tmpfs", b"/tmp", b"tmpfs", flags, scratch_options(size))
+def mount_scratch(options: bytes) -> None:
+    """A private ``/tmp`` (and, through a link, ``/dev/shm``), as :func:`scratch_options` says."""
+    _libc.mount(b"tmpfs", b"/tmp", b"tmpfs", _libc.MS_NOSUID | _libc.MS_NODEV, options)
     os.mkdir("/tmp/.shm", 0o1777)
-    for path, tree in kept:  # an interpreter that lives below the machine's /tmp
+
+
+def mount_scratch_around(options: bytes, kept: list[str]) -> None:
+    """The same, with what is mounted below ``/tmp`` shown again: an interpreter that lives there."""
+    trees = [(path, clone_tree(path)) for path in kept]
+    mount_scratch(options)
+    for path, tree in trees:
         os.makedirs(path, exist_ok=True)
         _libc.move_into(tree, os.fsencode(path))
 

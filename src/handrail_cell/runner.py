@@ -7,6 +7,7 @@ status: how the call ended is what the kernel says of this process.
 import builtins
 import contextlib
 import errno
+import functools
 import io
 import json
 import linecache
@@ -15,6 +16,7 @@ import signal
 import sys
 import traceback
 import types
+from collections.abc import Callable
 from typing import Any
 
 from handrail_cell import _libc, frames
@@ -78,8 +80,10 @@ def run_inline(source: bytes, input_json: bytes, filename: str, results: ResultM
     if status == 0:
         status = _leave_value(module.__dict__, results)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BaseException):
+        try:
             stream.flush()
+        except BaseException:  # the code may have put anything there
+            pass
     return status
 
 
@@ -167,20 +171,17 @@ def _become(argv: list[str], environment: dict[str, str]) -> None:
         os._exit(126)
 
 
-def refresh_random_state() -> None:
-    """Give every random source that a warm parent may have touched a state of its own.
+def stale_after_fork() -> list[Callable[[], object]]:
+    """What gives every random source that this warm parent has touched a state of its own, to be called in each cell.
 
     ``random`` is seeded again by its own fork hook; these have none that hears a raw ``clone``.
     """
-    numpy_random: Any = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
-    ssl: Any = sys.modules.get("_ssl")
-    if ssl is not None:
-        ssl.RAND_add(os.urandom(32), 32.0)
-    tempfile: Any = sys.modules.get("tempfile")
-    if tempfile is not None:
-        tempfile._name_sequence = None
-    uuid: Any = sys.modules.get("uuid")
-    if uuid is not None:
-        uuid._last_timestamp = None
+    refreshing: dict[str, Callable[[Any], object]] = {
+        "numpy.random": lambda module: module.seed(),
+        "_ssl": lambda module: module.RAND_add(os.urandom(32), 32.0),
+        "tempfile": lambda module: setattr(module, "_name_sequence", None),
+        "uuid": lambda module: setattr(module, "_last_timestamp", None),
+    }
+    return [
+        functools.partial(refresh, sys.modules[name]) for name, refresh in refreshing.items() if name in sys.modules
+    ]

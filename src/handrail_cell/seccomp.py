@@ -354,6 +354,10 @@ def prepare(policy: Policy, column: int) -> _libc.Filter:
     return _libc.Filter(compile_filter(policy, column))
 
 
+NO_FILTER = _libc.Filter(b"")
+"""A program without an instruction: the kernel refuses it."""
+
+
 def install(prepared: _libc.Filter, flags: int = 0) -> None:
     """Install a filter for this process and all it will start. Needs ``no_new_privs``. There is no way
     back.

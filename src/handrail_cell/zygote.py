@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 if __name__ == "__main__":
@@ -26,7 +27,6 @@ if __name__ == "__main__":
 from handrail_cell import _libc, contain, frames, limits, namespaces, runner, seccomp
 
 OVERFLOW = 65534
-FIRST_READ = 8192
 REHEARSALS = 16
 ALL_DESCRIPTORS = 0x7FFFFFFF
 REST_S = 0.005
@@ -271,6 +271,7 @@ def settle(config: Config, ids: tuple[int, int]) -> contain.Facts:
         facts.below = namespaces.build_root(trees, roots, config["tops"], etc, ids)
         _libc.call("sethostname", b"cell", 4)
         facts.procfs = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        facts.open_granted()
     else:
         facts.readable = [real for _, real in config["roots"]]
         facts.scratch_base = config["scratch_base"]
@@ -292,14 +293,20 @@ def warm_up(config: Config, facts: contain.Facts) -> None:
     os.environ.clear()
     os.environ.update(config["environment"])
     runner.open_streams()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _hear_nothing(facts)
+    facts.trial = facts.harmless()
+    if facts.procfs >= 0:
+        rehearse_parking(facts)
     results = runner.ResultMemory(None)
     for _ in range(REHEARSALS):  # often enough for the interpreter to have specialised the code on the way
         rehearse(results, facts)
         runner.run_inline(b"1/0", b"", "warm", results)
+    facts.stale = runner.stale_after_fork()
     linecache.cache.clear()
+    os.chdir("/")
     _libc.limit_arenas(2)
     _libc.prepare_clone()
-    _hear_nothing(facts)
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -335,9 +342,10 @@ class Zygote:
         if self.facts.reduced:
             self._end_group(pid)
         _, status, usage = os.wait4(pid, 0)
-        body = frames.ENDED.pack(frames.ENDED_MAGIC, status, usage.ru_utime + usage.ru_stime)
-        with contextlib.suppress(OSError):  # nobody is interested any more
-            os.write(report, body)
+        try:
+            os.write(report, frames.ENDED.pack(frames.ENDED_MAGIC, status, usage.ru_utime + usage.ru_stime))
+        except OSError:  # nobody is interested any more
+            pass
         os.close(report)
         if self.networks is not None:
             self.networks.give_back(network)
@@ -369,9 +377,10 @@ class Zygote:
         _remove_tree(self.facts.scratch_base)
 
     def _park(self) -> bool:
-        data, fds, _, _ = socket.recv_fds(self.host, frames.PARK.size, 4)
-        if len(data) != frames.PARK.size or len(fds) != 4:
+        data, extra, _, _ = self.host.recvmsg(frames.PARK.size, ROOM_FOR_DESCRIPTORS)
+        if len(data) != frames.PARK.size or len(extra) != 1:
             return False
+        fds = DESCRIPTORS[frames.PARK_DESCRIPTORS].unpack(extra[0][2])
         try:
             network = self.networks.enter() if self.networks is not None else -1
             pid, pidfd = _libc.clone(0 if self.facts.reduced else namespaces.WALLS)
@@ -463,55 +472,65 @@ def leave(status: int) -> None:
     What the code left open goes first: a lock on a file of the workspace must not outlive the call.
     """
     os.closerange(3, ALL_DESCRIPTORS)
-    with contextlib.suppress(OSError):
+    try:
         _libc.call("exit_group", frames.FAREWELL | status)
-    os._exit(status)
+    except OSError:
+        os._exit(status)
 
 
 def _live(facts: contain.Facts, job: int, output: int, memory: int) -> int:
-    ground = contain.Ground(facts)
     results = runner.ResultMemory(memory)
-    null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    for source, target in ((null, 0), (output, 1), (output, 2)):
-        os.dup2(source, target)
-    if facts.sealed:
-        ground.job = contain.SEALED_JOB
-        parked = contain.walk(contain.PARK, ground)
-        gifts = _gifts(ground)
-        parked += b"\n" + contain.walk(contain.SEAL, ground)
-    else:
-        parked = contain.walk(contain.PARK_REDUCED if facts.reduced else contain.PARK_UNSEALED, ground)
-        gifts = _gifts(ground)
-    if ground.farewell >= 0:
-        gifts["f"] = ground.farewell
-    _close_all_but({job, ground.ruleset, *gifts.values()})
-    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, job)
-    _say_ready(stream, parked, gifts)
-    stream.settimeout(REST_S)
-    job_given = receive(stream)
-    stream.settimeout(None)
-    if job_given is NOT_YET:
-        rehearse(results, facts)
-        job_given = receive(stream)
-    if job_given is None:
+    stream = _stream(job)
+    ground = _park(facts, stream, output)
+    _close_from(3, (job,) if facts.sealed else sorted(fd for fd in (job, ground.ruleset) if fd >= 0))
+    given = _next_job(stream, results, facts)
+    if given is None:
         return 0  # never used: the host let go of it
-    ground.job = meta = job_given.meta
-    fds = job_given.descriptors
-    if meta["workspace"] is not None and not facts.reduced:
-        ground.tree = fds.pop(0)
-    confined = contain.walk(_steps_left(facts), ground)
-    for target, fd in enumerate(fds):
-        os.dup2(fd, target)
-        os.close(fd)
-    os.chdir(meta["cwd"])
-    _announce(stream, confined, ground.upper)
-    return _run(job_given, results, facts)
+    _confine(ground, given, stream)
+    return _run(given, results, facts)
 
 
-def _steps_left(facts: contain.Facts) -> contain.Steps:
-    if facts.reduced:
-        return contain.CONFINE_REDUCED
-    return contain.CONFINE_SEALED if facts.sealed else contain.CONFINE
+def _stream(descriptor: int) -> socket.SocketType:
+    """An end of a stream between host and cell, without what the class in Python adds to the one beneath it."""
+    return socket.SocketType(STREAM_FAMILY, STREAM_KIND, 0, descriptor)
+
+
+STREAM_FAMILY, STREAM_KIND = int(socket.AF_UNIX), int(socket.SOCK_STREAM)
+
+
+def _park(facts: contain.Facts, stream: socket.SocketType, output: int) -> contain.Ground:
+    """Build the walls that need no call, and say so to the host, with what lets it look in."""
+    null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(null)
+    ground = contain.Ground(facts)
+    parked = contain.walk(facts.parking, ground)
+    _send(stream, frames.READY, parked, ground.gifts)
+    return ground
+
+
+def _send(stream: socket.SocketType, kind: bytes, text: bytes, descriptors: list[int]) -> None:
+    """One frame to the host. A cell makes few of them, and each from parts that are there already."""
+    frame = frames.FRAME.pack(kind, len(text)) + text
+    if descriptors:
+        given = DESCRIPTORS[len(descriptors)].pack(*descriptors)
+        stream.sendmsg((frame,), ((socket.SOL_SOCKET, socket.SCM_RIGHTS, given),))
+    else:
+        stream.send(frame)
+
+
+DESCRIPTORS = [struct.Struct(f"={count}i") for count in range(len(frames.GIFTS) + 1)]
+
+
+def _close_from(low: int, keep: Iterable[int]) -> None:
+    """Close every descriptor from ``low`` on but those to ``keep``, which ascend."""
+    for fd in keep:
+        if fd > low:
+            os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, ALL_DESCRIPTORS)
 
 
 class Job:
@@ -531,23 +550,129 @@ NOT_YET = Job({}, b"", b"", b"", [])
 """The job has not come."""
 
 
-def _gifts(ground: contain.Ground) -> dict[str, int]:
-    """What lets the host look in from outside, and, held, keeps the cell's end from waiting for its mounts'."""
-    gifts = {
-        "p": os.pidfd_open(os.getpid()),
-        "s": os.open(ground.scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC),
-    }
-    if not ground.facts.reduced:
-        gifts["v"] = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        gifts["m"] = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    return gifts
+def _next_job(stream: socket.SocketType, results: runner.ResultMemory, facts: contain.Facts) -> Job | None:
+    """Wait for the job, and use the time to rehearse if there is some. ``None`` when none will come."""
+    stream.settimeout(REST_S)
+    given = receive(stream)
+    stream.settimeout(None)
+    if given is not NOT_YET:
+        return given
+    rehearse(results, facts)
+    return receive(stream)
 
 
-def _say_ready(stream: socket.socket, parked: bytes, gifts: dict[str, int]) -> None:
-    text = "".join(gifts).encode() + b"\n" + parked
-    socket.send_fds(stream, [frames.FRAME.pack(frames.READY, len(text)) + text], [*gifts.values()])
-    for fd in gifts.values():
+def receive(stream: socket.SocketType) -> Job | None:
+    """Wait for the job, as long as the stream's timeout says: then it is :data:`NOT_YET`. ``None`` when the host closed
+    the stream instead.
+    """
+    try:
+        size, extra, _, _ = stream.recvmsg_into((FIRST_READ,), ROOM_FOR_DESCRIPTORS)
+    except TimeoutError:
+        return NOT_YET
+    fds: list[int] = []
+    for _, _, data in extra:
+        fds += struct.unpack(f"={len(data) // 4}i", data)
+    if size < frames.JOB.size:
+        return None
+    head = bytes(FIRST_READ[:size])
+    _, meta, name, source, input_json = frames.JOB.unpack_from(head)
+    total = frames.JOB.size + meta + name + source + input_json
+    data = head if size == total else _rest(stream, head, total)
+    if len(data) != total:
+        return None
+    a = frames.JOB.size
+    b = a + meta
+    c = b + name
+    d = c + source
+    return Job(_meta(data[a:b]), data[b:c], data[c:d], data[d:], fds)
+
+
+FIRST_READ = memoryview(bytearray(8192))
+"""Where the beginning of a job is read to: made in the warm parent, which never reads one."""
+ROOM_FOR_DESCRIPTORS = socket.CMSG_LEN(4 * frames.JOB_DESCRIPTORS)
+
+
+def _meta(data: bytes) -> dict[str, Any]:
+    meta: dict[str, Any] = dict(zip(frames.LIMIT_NAMES, frames.LIMITS.unpack_from(data), strict=True))
+    said = data[frames.LIMITS.size :]
+    meta.update(json.loads(said) if said else frames.PLAIN)
+    return meta
+
+
+def _rest(stream: socket.SocketType, head: bytes, total: int) -> bytes:
+    stream.settimeout(None)
+    chunks = [head]
+    have = len(head)
+    while have < total:
+        chunk = stream.recv(min(total - have, 1 << 20))
+        if not chunk:
+            break
+        chunks.append(chunk)
+        have += len(chunk)
+    return b"".join(chunks)
+
+
+def _confine(ground: contain.Ground, given: Job, stream: socket.SocketType) -> None:
+    """Build the walls that the call needs, say so, and let go of the last way to the host."""
+    ground.job = given.meta
+    if given.meta["workspace"] is not None and not ground.facts.reduced:
+        ground.tree = given.descriptors.pop(0)
+    confined = contain.walk(ground.facts.steps_left, ground)
+    for target, fd in enumerate(given.descriptors):
+        os.dup2(fd, target)
         os.close(fd)
+    os.chdir(given.meta["cwd"])
+    _send(stream, frames.CONFINED, confined, [] if ground.upper is None else [ground.upper])
+    if ground.upper is not None:
+        os.close(ground.upper)
+    stream.close()
+
+
+def _run(job: Job, results: runner.ResultMemory, facts: contain.Facts) -> int:
+    environment = job.meta["environment"]
+    if environment:
+        os.environ.update(environment)
+    for refresh in facts.stale:
+        refresh()
+    gc.enable()
+    if job.meta["kind"] == "inline":
+        _libc.hear_signal(INTERRUPT, facts.interrupt)
+        if facts.reduced:
+            runner.hear_signals()
+        return runner.run_inline(job.source, job.input_json, job.name.decode("utf-8", "replace"), results)
+    command = json.loads(job.name)
+    if command["cwd"] is not None:
+        os.chdir(command["cwd"])
+    return runner.run_program(command["argv"], dict(os.environ), results)
+
+
+# ---------------------------------------------------------------------------------------------- rehearsals
+
+
+def rehearse_parking(facts: contain.Facts) -> None:
+    """Go the way of a cell until it is ready, in the warm parent, so that it changes nothing.
+
+    Code that ran before has been specialised by the interpreter, and then touches far less memory in each cell.
+    """
+    far = ALL_DESCRIPTORS - 2
+    streams = os.dup(1), os.dup(2)
+    for _ in range(REHEARSALS):
+        here, there = _pair()
+        ground = _park(facts.trial, here, streams[1])
+        contain.take_back_parking(ground)
+        _close_from(far, (far + 1,))
+        for fd in ground.gifts:
+            os.close(fd)
+        here.close()
+        there.close()
+    for number, fd in enumerate(streams, start=1):
+        os.dup2(fd, number)
+        os.close(fd)
+
+
+def _pair() -> tuple[socket.SocketType, socket.SocketType]:
+    here, there = socket.socketpair()
+    return _stream(here.detach()), _stream(there.detach())
 
 
 REHEARSAL = b"import math\nprint('', end='')\nresult = [str(math.sqrt(2)), input_data]\n"
@@ -562,14 +687,15 @@ def rehearse(results: runner.ResultMemory, facts: contain.Facts) -> None:
 
     The pages that a call writes to are then this cell's own already, and need not be copied when it matters.
     """
-    here, there = socket.socketpair()
+    here, there = _pair()
     meta = PLAIN_META if facts.sealed else FULL_META
     head = frames.JOB.pack(frames.JOB_MAGIC, len(meta), 4, len(REHEARSAL), 4)
     there.sendall(head + meta + b"warm" + REHEARSAL + b"null")
     job = receive(here)
     assert job is not None
-    contain.rehearse(facts, job.meta)
-    _announce(there, bytes(512), None)
+    ground = contain.Ground(facts.trial)
+    _confine(ground, job, there)
+    contain.rehearse_confining(ground)
     _run(job, results, facts)
     gc.disable()
     _hear_nothing(facts)
@@ -580,85 +706,12 @@ def rehearse(results: runner.ResultMemory, facts: contain.Facts) -> None:
 
 def _hear_nothing(facts: contain.Facts) -> None:
     """Ignore the signals that a host's end brings. As PID 1 the kernel ignores those of them that end a process."""
-    for number in (signal.SIGINT, *(runner.ENDING if facts.reduced else ())):
+    facts.interrupt = _libc.ignore_signal(INTERRUPT)
+    for number in runner.ENDING if facts.reduced else ():
         signal.signal(number, signal.SIG_IGN)
 
 
-def _close_all_but(keep: set[int]) -> None:
-    low = 3
-    for fd in sorted(fd for fd in keep if fd >= 0):
-        if fd > low:
-            os.closerange(low, fd)
-        low = fd + 1
-    os.closerange(low, ALL_DESCRIPTORS)
-
-
-def receive(stream: socket.socket) -> Job | None:
-    """Wait for the job, as long as the stream's timeout says: then it is :data:`NOT_YET`. ``None`` when the host closed
-    the stream instead.
-    """
-    try:
-        head, extra, _, _ = stream.recvmsg(FIRST_READ, socket.CMSG_LEN(4 * frames.JOB_DESCRIPTORS))
-    except TimeoutError:
-        return NOT_YET
-    fds = [fd for _, _, data in extra for fd in struct.unpack(f"={len(data) // 4}i", data)]
-    if len(head) < frames.JOB.size:
-        return None
-    _, meta, name, source, input_json = frames.JOB.unpack_from(head)
-    total = frames.JOB.size + meta + name + source + input_json
-    data = head if len(head) == total else _rest(stream, head, total)
-    if len(data) != total:
-        return None
-    a = frames.JOB.size
-    b = a + meta
-    c = b + name
-    d = c + source
-    return Job(_meta(data[a:b]), data[b:c], data[c:d], data[d:], fds)
-
-
-def _meta(data: bytes) -> dict[str, Any]:
-    numbers = zip(frames.LIMIT_NAMES, frames.LIMITS.unpack_from(data), strict=True)
-    said = data[frames.LIMITS.size :]
-    return {**(json.loads(said) if said else frames.PLAIN), **dict(numbers)}
-
-
-def _rest(stream: socket.socket, head: bytes, total: int) -> bytes:
-    stream.settimeout(None)
-    chunks = [head]
-    have = len(head)
-    while have < total:
-        chunk = stream.recv(min(total - have, 1 << 20))
-        if not chunk:
-            break
-        chunks.append(chunk)
-        have += len(chunk)
-    return b"".join(chunks)
-
-
-def _announce(stream: socket.socket, confined: bytes, upper: int | None) -> None:
-    """Say that the walls stand, hand over the layer of changes, and let go of the last way to the host."""
-    frame = frames.FRAME.pack(frames.CONFINED, len(confined)) + confined
-    socket.send_fds(stream, [frame], [] if upper is None else [upper])
-    if upper is not None:
-        os.close(upper)
-    stream.close()
-
-
-def _run(job: Job, results: runner.ResultMemory, facts: contain.Facts) -> int:
-    environment = job.meta["environment"]
-    if environment:
-        os.environ.update(environment)
-    runner.refresh_random_state()
-    gc.enable()
-    if job.meta["kind"] == "inline":
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if facts.reduced:
-            runner.hear_signals()
-        return runner.run_inline(job.source, job.input_json, job.name.decode("utf-8", "replace"), results)
-    command = json.loads(job.name)
-    if command["cwd"] is not None:
-        os.chdir(command["cwd"])
-    return runner.run_program(command["argv"], dict(os.environ), results)
+INTERRUPT = int(signal.SIGINT)
 
 
 if __name__ == "__main__":

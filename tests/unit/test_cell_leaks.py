@@ -11,6 +11,7 @@ import pytest
 from handrail.sandbox.profile import SandboxProfile
 from handrail.sandbox.supervisor import InlineCode, ShellCommand, Supervisor
 from handrail_cell.wire import Limits
+from handrail_cell.zygote import REHEARSALS
 
 POOL = 2  # and never more, so that as many are parked afterwards as before
 FEW = 16
@@ -84,6 +85,28 @@ def settled(supervisor: Supervisor, profile: SandboxProfile, like: dict[str, int
         if time.monotonic() > deadline:
             return now or standing(supervisor)
         time.sleep(0.02)
+
+
+@pytest.mark.walls
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user may not look into a process that gave up its rights")
+@pytest.mark.parametrize("access", ["none", "read"])
+def test_a_warm_parent_keeps_nothing_of_its_rehearsals(tmp_path, access):
+    profile = SandboxProfile(workspace=str(tmp_path) if access == "read" else None, access=access)
+    with Supervisor(pool_size=POOL, pool_most=POOL) as supervisor:
+        supervisor.warm(profile)
+        (keeper,) = psutil.Process().children()
+        (zygote,) = keeper.children()
+        with open(f"/proc/{zygote.pid}/mountinfo", encoding="ascii") as file:
+            places = [line.split()[4] for line in file]
+        held = [_target(f"/proc/{zygote.pid}/fd/{name}") for name in os.listdir(f"/proc/{zygote.pid}/fd")]
+        with open(f"/proc/{zygote.pid}/status", encoding="ascii") as file:
+            status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+        where = os.readlink(f"/proc/{zygote.pid}/cwd")
+    assert (places.count("/proc"), places.count("/tmp")) == (1, 0)
+    assert where == "/"
+    assert len(held) < FEW + REHEARSALS // 2, held
+    assert int(status["CapEff"], 16) != 0  # it goes on to build cells
+    assert status["Seccomp_filters"].strip() == "1"
 
 
 @pytest.mark.walls

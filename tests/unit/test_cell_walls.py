@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 
 import pytest
@@ -145,11 +146,35 @@ def test_nothing_of_one_call_is_seen_by_the_next(supervisor):
     assert answers[0][3] == []
 
 
-def test_two_calls_draw_different_random_numbers(supervisor):
+@pytest.mark.parametrize("preload", [(), ("random", "uuid", "tempfile")])
+def test_two_calls_draw_different_random_numbers(supervisor, preload):
     source = "import random, uuid, tempfile\nresult = [random.random(), str(uuid.uuid4()), tempfile.mktemp()]"
-    drawn = [json.loads(supervisor.run_sync(InlineCode(source), SandboxProfile()).value) for _ in range(4)]
+    profile = SandboxProfile(preload=preload)
+    drawn = [json.loads(supervisor.run_sync(InlineCode(source), profile).value) for _ in range(4)]
     for column in zip(*drawn, strict=True):
         assert len(set(column)) == 4
+
+
+INTERRUPTED = """
+import os, signal
+handlers = [signal.getsignal(signal.SIGINT) is signal.default_int_handler]
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.sigtimedwait([signal.SIGUSR1], 0)
+except KeyboardInterrupt:
+    handlers.append("heard")
+result = handlers
+"""
+
+
+def test_an_interrupt_is_nothing_to_a_cell_that_waits_and_an_exception_to_code(supervisor):
+    profile = SandboxProfile()
+    supervisor.warm(profile)
+    for cell in supervisor.parked(profile):
+        os.kill(cell.pid, signal.SIGINT)
+    for _ in range(4):
+        found = supervisor.run_sync(InlineCode(INTERRUPTED), profile)
+        assert json.loads(found.value) == [True, "heard"]
 
 
 def test_the_capability_decides_the_access():

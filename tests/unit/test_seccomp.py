@@ -2,6 +2,7 @@
 
 import itertools
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -383,6 +384,15 @@ def test_signals_are_refused_only_where_nothing_else_keeps_them_inside(column, n
 def test_unless_more_is_said_a_cell_has_namespaces_and_no_network(column):
     assert answers(seccomp.final_policy(column, may_exec=False), column, "socket", 2, 1, 0) == EPERM
     assert answers(seccomp.final_policy(column, may_exec=True), column, "socket", 2, 1, 0) == ALLOW  # of its own
+
+
+@pytest.mark.walls
+def test_the_filter_that_is_rehearsed_with_is_refused_by_the_kernel():
+    before = Path("/proc/self/status").read_text().partition("Seccomp_filters:")[2].split()[0]
+    with pytest.raises(OSError, match="Invalid argument"):
+        seccomp.install(seccomp.NO_FILTER)
+    assert seccomp.listen(seccomp.NO_FILTER) == -1
+    assert Path("/proc/self/status").read_text().partition("Seccomp_filters:")[2].split()[0] == before
 
 
 @pytest.mark.parametrize("column", [0, 1])

@@ -153,6 +153,7 @@ class Zygote:
     def _execute(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         program = os.path.join(os.path.dirname(os.path.abspath(handrail_cell.__file__)), "zygote.py")
         environment = {"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"} | dict.fromkeys(THREAD_LIMITS, "1")
+        environment["LD_BIND_NOW"] = "1"  # no cell looks up the C library's functions again
         return subprocess.Popen(
             [interpreter(), "-I", "-S", "-X", "utf8", program, str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
@@ -341,9 +342,9 @@ def hear_ready(cell: ParkedCell) -> None:
         for fd in fds:
             os.close(fd)
         raise SandboxError(f"a cell could not be built: {body.decode('utf-8', 'replace') or 'it ended'}")
-    letters, _, cell.parked = body.partition(b"\n")
-    for letter, fd in zip(letters.decode(), fds, strict=True):
-        setattr(cell, frames.GIFTS[letter], fd)
+    cell.parked = body
+    for name, fd in zip(frames.GIFTS, fds, strict=False):
+        setattr(cell, name, fd)
     cell.pid = _process_of(cell.pidfd)
 
 
