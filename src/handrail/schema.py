@@ -405,4 +405,4 @@ def _compiled(document: dict[str, Any], dialect: str, where: str) -> Any:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]
+    return str(error).strip().partition("\n")[0]

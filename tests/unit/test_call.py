@@ -1,5 +1,6 @@
 """The stages of a call: ids that never meet, and a binding that changes with anything that an approval is about."""
 
+import itertools
 import subprocess
 import sys
 import time
@@ -32,14 +33,19 @@ def test_an_id_begins_with_the_millisecond_it_was_made_in():
     assert made[-1] <= after
 
 
-def test_every_random_bit_of_an_id_varies():
-    random = (1 << 80) - 1 - (0xF << 76) - (0x3 << 62)  # all but the version and the variant
-    ones, zeros = 0, 0
-    for text in ids(2000):
-        ones |= uuid.UUID(text).int
-        zeros |= ~uuid.UUID(text).int
-    assert ones & random == random
-    assert zeros & random == random
+def test_every_random_bit_of_an_id_varies_and_none_follows_another():
+    drawn = [uuid.UUID(text).int for text in ids(2000)]
+    random = [bit for bit in range(76) if bit not in (62, 63)]  # all but the moment, the version and the variant
+    columns = [sum((number >> bit & 1) << row for row, number in enumerate(drawn)) for bit in random]
+    every = (1 << len(drawn)) - 1
+    for one, other in itertools.combinations(columns, 2):
+        assert all(a & b for a in (one, every - one) for b in (other, every - other))
+
+
+def test_no_id_shares_its_digits_with_another():
+    tails = [text[-12:] for text in ids(500)]
+    stretches = [tail[at : at + 10] for tail in tails for at in range(3)]
+    assert len(set(stretches)) == len(stretches)
 
 
 def test_threads_never_get_the_same_id():

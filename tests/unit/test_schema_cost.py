@@ -18,7 +18,7 @@ from handrail import ToolDef, ToolDefinitionError, ToolExecutor, ToolRegistry
 from handrail.mcp.definitions import Malformed, read_definition
 from handrail.outcome import Reason
 from handrail.schema import Schema
-from handrail.schema_cost import LARGEST, MAX_STEPS, MAX_SUBSCHEMAS, SHALLOW, Cost, measured
+from handrail.schema_cost import LARGEST, MAX_STEPS, MAX_STEPS_SHALLOW, MAX_SUBSCHEMAS, SHALLOW, Cost, measured
 from handrail.subschemas import subschemas
 
 PROMISE = pytest.mark.promise("schema:cost:bounded-wherever-registered")
@@ -152,6 +152,20 @@ REAL = {
         "$defs": {"id": {"type": "string", "pattern": "^[a-z]+$"}},
     },
 }
+
+
+@PROMISE
+def test_a_schema_may_have_as_many_subschemas_and_steps_as_that_and_no_more() -> None:
+    many = {"type": "object", "properties": {f"p{n}": {} for n in range(MAX_SUBSCHEMAS - 1)}}
+    assert Schema(many).accepts({})
+    many["properties"]["one more"] = {}
+    with pytest.raises(ToolDefinitionError, match=f"^t: the schema has more than {MAX_SUBSCHEMAS} subschemas$"):
+        Schema(many, where="t")
+    long: dict[str, Any] = {"type": "object", "properties": {"a": {"enum": list(range(MAX_STEPS_SHALLOW - 2))}}}
+    assert Schema(long).accepts({"a": 1})
+    long["properties"]["a"]["enum"].append(-1)
+    with pytest.raises(ToolDefinitionError, match=f"could take more than {MAX_STEPS_SHALLOW} steps for each part"):
+        Schema(long)
 
 
 @PROMISE

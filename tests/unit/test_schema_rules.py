@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from handrail import Schema, ToolDefinitionError
-from handrail.schema import ArgumentsInvalid, decode_json
+from handrail.schema import MAX_ERRORS, ArgumentsInvalid, decode_json
 
 
 def of(properties: dict[str, Any], **rest: Any) -> dict[str, Any]:
@@ -59,10 +59,57 @@ def test_the_value_of_a_write_only_property_is_never_shown(schema: Any) -> None:
     assert "key" in said
 
 
+def test_what_is_wrong_with_the_whole_value_is_said_of_its_name_and_no_more_than_five_things() -> None:
+    assert Schema(of({}, minProperties=1)).errors({}) == ["the arguments: expected at least 1 fields, got an object"]
+    (said,) = Schema(of({}, minProperties=1)).errors({}, root="the result")
+    assert said == "the result: expected at least 1 fields, got an object"
+    many = Schema(of({name: {"type": "string"} for name in "abcdefg"}))
+    assert len(many.errors(dict.fromkeys("abcdefg", 1))) == MAX_ERRORS == 5
+
+
 def test_masking_hides_every_value() -> None:
     assert Schema(of({"x": {"type": "integer"}})).errors({"x": "abc"}, mask=True) == [
         "x: expected a whole number, got a string"
     ]
+
+
+ONLY_LOCAL = "only local references such as #/$defs/name are followed, and nothing was fetched"
+NOT_LINEAR = "is not a regular expression that runs in linear time; look-around and back-references are not supported"
+DIALECTS = "http://json-schema.org/draft-07/schema, https://json-schema.org/draft/2020-12/schema"
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ([], "a schema must be a JSON object, not an array"),
+        (
+            of({}, default=float("nan")),
+            "the schema is not plain JSON: a number is NaN or infinite; use a finite number",
+        ),
+        ({}, 'the root of the parameters must say "type": "object", not None'),
+        ({"type": "array"}, 'the root of the parameters must say "type": "object", not \'array\''),
+        (of({}, **{"$schema": 5}), f"$schema 5 is not one of the known dialects ({DIALECTS})"),
+        (
+            of({"x": {"$schema": "http://a.example/d"}}),
+            f"#/properties/x: $schema 'http://a.example/d' is not one of the known dialects ({DIALECTS})",
+        ),
+        (
+            of({"x": {"$ref": "other.json"}}),
+            f"#/properties/x/$ref points outside the document ('other.json'); {ONLY_LOCAL}",
+        ),
+        (
+            of({"x": {"pattern": "^(?=a)"}}),
+            f"#/properties/x: the pattern '^(?=a)' {NOT_LINEAR}",
+        ),
+        ({"type": "object", "properties": 5}, 'the schema is not valid: 5 is not of type "object"'),
+    ],
+)
+def test_a_schema_is_refused_by_its_owner_and_its_place_in_these_words(document: Any, said: str) -> None:
+    with pytest.raises(ToolDefinitionError) as refused:
+        Schema(document, where="tool 't'")
+    assert str(refused.value) == f"tool 't': {said}"
+    with pytest.raises(ToolDefinitionError, match=r"^schema: "):
+        Schema(document)
 
 
 @pytest.mark.promise("schema:references:stay-in-the-document")
@@ -129,6 +176,21 @@ def test_references_within_the_document_are_followed_and_data_is_no_reference(
 def test_a_pattern_that_cannot_run_in_linear_time_is_refused_by_name(schema: Any) -> None:
     with pytest.raises(ToolDefinitionError, match="look-around and back-references are not supported"):
         Schema(of({"x": schema}))
+
+
+@pytest.mark.promise("schema:references:stay-in-the-document")
+@pytest.mark.parametrize(
+    ("hidden", "said"),
+    [
+        ({"$ref": "file:///etc/hostname"}, "leaves the document; nothing was fetched"),
+        ({"$ref": "http://127.0.0.1:9/x"}, "leaves the document; nothing was fetched"),
+        ({"$id": "http://127.0.0.1:9/x", "$ref": "y"}, "leaves the document; nothing was fetched"),
+        ({"pattern": "^(?=a)"}, "the schema is not valid"),
+    ],
+)
+def test_what_is_a_schema_only_because_a_pointer_leads_there_is_held_to_the_same_rules(hidden: Any, said: str) -> None:
+    with pytest.raises(ToolDefinitionError, match=said):
+        Schema(of({"x": {"$ref": "#/x-parts/d"}}, **{"x-parts": {"d": hidden}}))
 
 
 def test_an_evil_pattern_takes_no_longer_than_its_text() -> None:
