@@ -53,6 +53,7 @@ def test_text_goes_to_standard_output_and_the_rest_to_standard_error(place: Path
     [
         (("read", "path=../secret"), 1, "path_refused"),
         (("read", "path=notes.txt", "limit=x"), 1, "invalid_arguments"),
+        (("read", "path=notes.txt", "limit=" + "[" * 100_000), 1, "invalid_arguments"),
         (("raed", "path=notes.txt"), 1, "unknown_tool"),
         (("write", "path=a", "content=b", "--approve", "never"), 1, "changes_rejected"),
     ],

@@ -68,10 +68,11 @@ def test_every_torn_tail_is_cut_and_appending_goes_on(tmp_path: Path) -> None:
         assert after.records[-1] == Ended("done", "again")
 
 
+@pytest.mark.parametrize("damage", [b"\0", b"[" * 100_000, b"1" * 5_000], ids=["zeros", "nesting", "digits"])
 @pytest.mark.parametrize("number", [0, 2, 4])
-def test_damage_elsewhere_is_refused_by_line(tmp_path: Path, number: int) -> None:
+def test_damage_elsewhere_is_refused_by_line(number: int, damage: bytes) -> None:
     lines = [encode_line(record) for record in records()]
-    lines[number] = b"\0" * len(lines[number][:-1]) + b"\n"
+    lines[number] = damage + b"\n"
     with pytest.raises(TranscriptError, match=rf"file:{number + 1}:"):
         decode_lines(b"".join(lines), "file")
 

@@ -186,7 +186,7 @@ def decode_lines(raw: bytes, where: str) -> tuple[list[Record], int]:
     for number, line in enumerate(raw[:whole].splitlines(keepends=False), start=1):
         try:
             records.append(record_from_json(json.loads(line)))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise TranscriptError(f"{where}:{number}: damaged record: {error}") from None
     problem = what_is_wrong(records)
     if problem is not None:

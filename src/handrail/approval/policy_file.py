@@ -28,7 +28,6 @@ workspace, and never where everybody may write. The file is judged by where its 
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -37,6 +36,7 @@ from typing import Any, NoReturn, TypeGuard, TypeVar
 import platformdirs
 import re2  # pyright: ignore[reportMissingTypeStubs] - it ships none
 
+from handrail import stricttoml
 from handrail.approval import shapes, shell
 from handrail.approval.rules import (
     Beneath,
@@ -76,7 +76,6 @@ _DECISIONS: tuple[Word, ...] = ("allow", "ask", "deny")
 _REVIEWS: tuple[Review, ...] = ("before", "changes")
 _GLOB_MARKS = frozenset("*?[")
 _HEADER = re.compile(r"^\s*\[\[\s*[\"']?rule[\"']?\s*\]\]")
-_SYNTAX_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
 _OneOf = TypeVar("_OneOf", bound=str)
 
 
@@ -96,15 +95,9 @@ def load_policy(path: str, *, workspace: str | None = None) -> CompiledRules:
 def parse_policy(text: str, *, file: str = "policy") -> CompiledRules:
     """Check and compile the text of a policy file; run its examples. Raises as :func:`load_policy` does."""
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        place = _SYNTAX_PLACE.search(str(error))
-        line, column = (int(place[1]), int(place[2])) if place else (None, None)
-        raise PolicyError(_SYNTAX_PLACE.sub("", str(error)), file=file, line=line, column=column) from None
-    except ValueError as error:  # an integer of too many digits for this Python
-        raise PolicyError(f"a number is too long: {error}", file=file) from None
-    except RecursionError:
-        raise PolicyError("arrays or tables nest too deep", file=file) from None
+        document = stricttoml.read(text)
+    except stricttoml.NotToml as error:
+        raise PolicyError(error.message, file=file, line=error.line, column=error.column) from None
     reader = _Reader(text, file)
     return CompiledRules(reader.rules(document), name=file)
 

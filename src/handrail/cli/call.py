@@ -101,5 +101,5 @@ def _typed(value: str, kind: Any) -> Any:
         return value
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value  # the schema will say what was expected

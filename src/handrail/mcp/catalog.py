@@ -27,7 +27,6 @@ Rules:
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -35,6 +34,7 @@ from urllib.parse import urlsplit
 
 import platformdirs
 
+from handrail import stricttoml
 from handrail.errors import CatalogError
 from handrail.tool import Replay, RiskLevel
 
@@ -183,21 +183,13 @@ def _inside(path: str, directory: str) -> bool:
 def parse_catalog(text: str, *, file: str = "", workspace: str | None = None) -> Catalog:
     """The catalog that ``text`` (TOML) describes. Raises :class:`~handrail.errors.CatalogError`."""
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _located(error, file) from None
+        document = stricttoml.read(text)
+    except stricttoml.NotToml as error:
+        raise CatalogError(error.message, file=file, line=error.line, column=error.column) from None
     top = _Table(document, "", file)
     servers = {name: _server(name, top.sub("servers").sub(name), workspace) for name in top.table("servers")}
     top.finish()
     return Catalog(servers, file)
-
-
-def _located(error: tomllib.TOMLDecodeError, file: str) -> CatalogError:
-    place = re.search(r"\(at line (\d+), column (\d+)\)$", str(error))
-    if place is None:
-        return CatalogError(str(error), file=file)
-    message = str(error)[: place.start()].strip()
-    return CatalogError(message, file=file, line=int(place.group(1)), column=int(place.group(2)))
 
 
 def _server(name: str, table: "_Table", workspace: str | None) -> ServerSpec:

@@ -17,13 +17,13 @@ Keys are never written in the file, and never taken from the workspace: no ``.en
 
 import importlib
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import platformdirs
 
+from handrail import stricttoml
 from handrail.errors import ConfigurationError
 from handrail.models.client import ModelClient
 
@@ -98,10 +98,10 @@ def load_models(path: str) -> NamedModels:
     """Read the user's file; a missing one names nothing. Raises :class:`~handrail.errors.ConfigurationError`."""
     try:
         with open(path, "rb") as file:
-            data = tomllib.load(file)
+            data = stricttoml.read(file.read().decode())
     except FileNotFoundError:
         return NamedModels(None, {})
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, stricttoml.NotToml, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: {error}") from None
     if unknown := set(data) - {"default", "models"}:
         raise ConfigurationError(f"{path}: unknown key {min(unknown)!r}; there are: default, models")
