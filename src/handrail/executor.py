@@ -67,7 +67,7 @@ from handrail.output import OutputCap
 from handrail.parked import Answer, Grant, GrantStore, HeldIntent, ParkedCall
 from handrail.registry import ToolRegistry
 from handrail.schema import ArgumentsInvalid, Schema, copy_json, decode_arguments
-from handrail.tool import Effect, Job, Signal, ToolDef
+from handrail.tool import Effect, Job, Signal, ToolDef, is_duration
 from handrail.workspace import AnyPath, Workspace
 
 log = logging.getLogger("handrail")
@@ -135,6 +135,9 @@ class ToolExecutor:
     ``session`` and ``grants``: whose lasting approvals count here, and where they are kept (default: a session of this
     executor's own, kept in memory). ``review_output``: a function that may change or withhold what a tool said, before
     the model reads it; what the tool did stays done.
+
+    Raises :class:`~handrail.errors.ConfigurationError` for a number that cannot work, and
+    :class:`~handrail.errors.WorkspaceError` when the workspace cannot be opened.
     """
 
     def __init__(
@@ -157,6 +160,7 @@ class ToolExecutor:
         review_output: OutputReviewer | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        _require_workable(timeout, approval_ttl, max_output_bytes, max_parallel)
         self.registry = registry
         self.workspace = (
             Workspace(workspace) if workspace is not None and not isinstance(workspace, Workspace) else workspace
@@ -331,7 +335,7 @@ class ToolExecutor:
                 f"Invalid arguments for {walk.name}: " + "; ".join(wrong) + ".", Reason.INVALID_ARGUMENTS
             )
         guarded = None
-        if definition.guarded_args:
+        if definition.guarded_args or definition.guards_unnamed:
             guarded = self._guarded(definition, proposed.arguments)
             if isinstance(guarded, ToolOutcome):
                 return guarded
@@ -347,7 +351,7 @@ class ToolExecutor:
         return checked
 
     def _guarded(self, definition: ToolDef, arguments: dict[str, Any]) -> Guarded | ToolOutcome:
-        named = [name for name in definition.guarded_args if name in arguments]
+        named = definition.paths_in(arguments)
         if not named:
             return Guarded(arguments, {}, {})
         if self._guard is None:
@@ -760,6 +764,15 @@ class ToolExecutor:
 
 
 # ── texts and decisions, pure ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _require_workable(timeout: float, approval_ttl: float, max_output_bytes: int, max_parallel: int) -> None:
+    for name, seconds in (("timeout", timeout), ("approval_ttl", approval_ttl)):
+        if not is_duration(seconds):
+            raise ConfigurationError(f"{name} must be a positive number of seconds, not {seconds!r}")
+    for name, count in (("max_output_bytes", max_output_bytes), ("max_parallel", max_parallel)):
+        if type(count) is not int or count < 1:
+            raise ConfigurationError(f"{name} must be a whole number from 1 on, not {count!r}")
 
 
 def _require_text(call_id: str) -> None:

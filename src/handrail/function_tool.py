@@ -154,8 +154,8 @@ def _path_args(
     for name in unguarded:
         if schema["properties"][name].get("type") != "string":
             raise ToolDefinitionError(
-                f"{where}: parameter {name!r} holds a path in a form that cannot be guarded; make it a plain Path, or "
-                "call it path, cwd or something_path"
+                f"{where}: parameter {name!r} holds a path in a form that cannot be guarded; make it a plain Path (one "
+                "that may be None is guarded where it is called path, cwd or something_path)"
             )
     customary = [
         name for name in shown if is_customary_path(name) and schema["properties"][name].get("type") == "string"

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from handrail.errors import PathEscape, PathUnusable
+from handrail.sentences import kind_of
 from handrail.tool import ToolDef
 from handrail.workspace import Workspace
 
@@ -34,11 +35,15 @@ class FilesystemGuard:
         self.workspace = workspace
 
     def check(self, definition: ToolDef, arguments: dict[str, Any]) -> Guarded:
-        """Resolve every guarded argument that is present and a string.
+        """Resolve every guarded argument that is present and a string. A path within a list or object is refused.
 
         Raises :class:`PathEscape` or :class:`PathUnusable`; then no argument was changed and nothing may run.
         """
-        requested = {name: arguments[name] for name in definition.guarded_args if isinstance(arguments.get(name), str)}
+        named = definition.paths_in(arguments)
+        for name in named:
+            if isinstance(arguments[name], (list, Mapping)):
+                raise PathUnusable(f"{name}: {kind_of(arguments[name])}, where only a single path can be guarded")
+        requested = {name: arguments[name] for name in named if isinstance(arguments[name], str)}
         if not requested:
             return Guarded(arguments, {}, {})
         placed = {name: self.place(name, path) for name, path in requested.items()}

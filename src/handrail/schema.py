@@ -198,8 +198,13 @@ def _check_texts(value: Any) -> None:
                 _check_text(item)
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8: it holds no half of a surrogate pair."""
+    return _SURROGATE.search(text) is None
+
+
 def _check_text(text: str) -> None:
-    if _SURROGATE.search(text):
+    if not is_unicode(text):
         raise ArgumentsInvalid("a string holds a lone surrogate, which is not valid Unicode text")
 
 

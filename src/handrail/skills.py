@@ -31,6 +31,7 @@ import ast
 import math
 import os
 import re
+import stat
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -62,7 +63,7 @@ CEILING = Limits(
 _SKILL_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,47}")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-_SIZE = re.compile(r"([0-9]+)\s*([KMG]i?B|B)?")
+_SIZE = re.compile(r"([0-9]{1,18})\s*([KMG]i?B|B)?")
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _CONVENTION_KEYS = ("license", "compatibility", "metadata", "allowed-tools")
 _SKILL_KEYS = ("name", "description", "instructions", "preload", "tools", *_CONVENTION_KEYS)
@@ -185,10 +186,15 @@ def _text_of(file: str) -> str:
         raise SkillError(message, file=file) from None
 
     try:
-        with open(file, "rb") as handle:
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO is refused, never waited for
+        with open(fd, "rb") as handle:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                refuse("is not a regular file")
             raw = handle.read(strictyaml.MAX_BYTES + 1)
     except OSError as error:
         refuse(f"cannot be read: {error.strerror}")
+    except ValueError as error:  # a NUL byte in its name
+        refuse(f"cannot be read: {error}")
     if len(raw) > strictyaml.MAX_BYTES:
         refuse(f"larger than {strictyaml.MAX_BYTES} bytes")
     try:

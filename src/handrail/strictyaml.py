@@ -2,7 +2,9 @@
 
 Rules (a subset of YAML 1.2, the part that two readers cannot take differently):
 
-1. One document, UTF-8, at most ``MAX_BYTES`` bytes and ``MAX_DEPTH`` levels, without directives.
+1. One document, UTF-8, at most ``MAX_BYTES`` bytes and ``MAX_DEPTH`` levels, without directives. Its lines end in LF
+   or CRLF; the other characters that end a line for YAML 1.1 and not for 1.2 are refused, and so are halves of
+   surrogate pairs, also where they are written as escapes.
 2. No anchors, aliases, tags or merge keys; no key twice in one mapping; keys are text.
 3. Unquoted ``null``, ``true``, ``false`` and JSON numbers mean that; everything else unquoted is text
    (``no`` is text, ``1:30`` is text, ``2024-01-01`` is text).
@@ -20,6 +22,8 @@ MAX_BYTES = 1_048_576
 MAX_DEPTH = 32
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_OTHER_LINE_END = re.compile(r"\r(?!\n)|[\x85\u2028\u2029]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _WORDS = {"null": None, "~": None, "": None, "true": True, "false": False}
 
 
@@ -88,6 +92,9 @@ def read(text: str, *, first_line: int = 1) -> Located:
     """Read one document whose first line is line ``first_line`` of its file. Raises :class:`NotStrict`."""
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise NotStrict(f"larger than {MAX_BYTES} bytes", Place(first_line, 1))
+    line_end = _OTHER_LINE_END.search(text)
+    if line_end is not None:
+        raise _not_allowed(text, line_end.start(), first_line)
     reader = _Reader(first_line)
     try:
         events: Iterator[Any] = iter(yaml.parse(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
@@ -97,9 +104,13 @@ def read(text: str, *, first_line: int = 1) -> Located:
         place = Place(first_line, 1) if mark is None else reader.place(mark)
         raise NotStrict(f"not valid YAML: {error.problem or error.context}", place) from None
     except yaml.reader.ReaderError as error:
-        before = text[: error.position]
-        place = Place(first_line + before.count("\n"), error.position - before.rfind("\n"))
-        raise NotStrict(f"the character U+{ord(text[error.position]):04X} is not allowed", place) from None
+        raise _not_allowed(text, error.position, first_line) from None
+
+
+def _not_allowed(text: str, position: int, first_line: int) -> NotStrict:
+    before = text[:position]
+    place = Place(first_line + before.count("\n"), position - before.rfind("\n"))
+    return NotStrict(f"the character U+{ord(text[position]):04X} is not allowed", place)
 
 
 class _Reader:
@@ -130,6 +141,8 @@ class _Reader:
             raise NotStrict(f"nested deeper than {MAX_DEPTH} levels", place)
         if isinstance(event, yaml.ScalarEvent):
             value = _scalar(event.value, event.style)
+            if _SURROGATE.search(event.value):
+                raise NotStrict("half of a surrogate pair, which is no Unicode text", place)
             if isinstance(value, float) and not math.isfinite(value):
                 raise NotStrict(f"the number {event.value} is too large", place)
             return Scalar(value, place, event.style or "")

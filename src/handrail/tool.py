@@ -8,9 +8,10 @@ commands in a cell (``sandbox``), a remote tool (``mcp``). A :class:`Plugin` is 
 import asyncio
 import inspect
 import json
+import math
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -22,7 +23,7 @@ from handrail.changes.keeper import Contents
 from handrail.errors import ToolDefinitionError
 from handrail.names import model_name
 from handrail.outcome import Reason, ToolOutcome
-from handrail.schema import JsonObject, Schema, digest_of
+from handrail.schema import JsonObject, Schema, digest_of, is_unicode
 from handrail.workspace import Workspace
 
 
@@ -88,8 +89,8 @@ class ToolDef:
 
     ``parameters`` is a JSON Schema whose root is an object. ``path_args`` names the string properties that are paths
     in the workspace; ``None`` means the customary ones (``path``, ``source``, ``destination``, ``cwd``, and names
-    ending in ``_path`` or ``_file``). ``replay`` is ``never`` unless ``safe`` is declared with a ``replay_key``.
-    ``timeout`` is in seconds; ``None`` means the executor's.
+    ending in ``_path`` or ``_file``), also where the schema admits them without naming them. ``replay`` is ``never``
+    unless ``safe`` is declared with a ``replay_key``. ``timeout`` is in seconds; ``None`` means the executor's.
 
     Raises :class:`~handrail.errors.ToolDefinitionError`, naming the offending place.
     """
@@ -107,10 +108,12 @@ class ToolDef:
     schema: Schema = field(init=False, repr=False, compare=False)
     output: Schema | None = field(init=False, repr=False, compare=False)
     guarded_args: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    guards_unnamed: bool = field(init=False, repr=False, compare=False)
     has_effects: bool = field(init=False, repr=False, compare=False)
     digest: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         model_name(self.name)
         where = f"tool {self.name!r}"
         put = object.__setattr__
@@ -118,14 +121,21 @@ class ToolDef:
         put(self, "has_effects", self.risk_level > RiskLevel.READ_ONLY)
         put(self, "replay", _member(Replay, self.replay, f"{where}: replay"))
         _check_replay(self, where)
-        if self.timeout is not None and not self.timeout > 0:
+        if self.timeout is not None and not is_duration(self.timeout):
             raise ToolDefinitionError(f"{where}: timeout must be a positive number of seconds, not {self.timeout!r}")
         put(self, "schema", Schema(self.parameters, where=f"{where}: parameters"))
         put(self, "parameters", self.schema.document)
         put(self, "output", _output_schema(self.output_schema, where))
         put(self, "path_args", None if self.path_args is None else tuple(self.path_args))
         put(self, "guarded_args", _guarded_args(self, where))
+        put(self, "guards_unnamed", self.path_args is None and self.parameters.get("additionalProperties") is not False)
         put(self, "digest", digest_of(self.to_json()))
+
+    def paths_in(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Which of a call's arguments are guarded as paths: the declared ones, or the customary ones."""
+        if self.guards_unnamed:
+            return [name for name in arguments if is_customary_path(name)]
+        return [name for name in self.guarded_args if name in arguments]
 
     def to_json(self) -> dict[str, Any]:
         """Everything that a reader of the declaration relies on, as plain JSON: what ``digest`` covers."""
@@ -152,6 +162,26 @@ class ToolDef:
         return replace(self, **changes)
 
 
+def is_duration(seconds: object) -> bool:
+    """Whether this is a number of seconds that something may take: more than none, and not for ever."""
+    return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 < seconds < math.inf
+
+
+def _check_kinds(definition: ToolDef) -> None:
+    """A definition is written by hand, and read by models, journals and people: what is no text there is said here."""
+    given: dict[str, Any] = {field.name: getattr(definition, field.name) for field in fields(definition) if field.init}
+    where = f"tool {given['name']!r}"
+    for name in ("name", "description", "replay_key"):
+        if not (isinstance(given[name], str) or (name == "replay_key" and given[name] is None)):
+            raise ToolDefinitionError(f"{where}: {name} must be text, not {given[name]!r}")
+        if given[name] and not is_unicode(given[name]):
+            raise ToolDefinitionError(f"{where}: {name} holds a lone surrogate, which is not valid Unicode text")
+    if isinstance(given["path_args"], str) or not isinstance(given["path_args"], Iterable | None):
+        raise ToolDefinitionError(f"{where}: path_args must be a tuple of names, not {given['path_args']!r}")
+    if not isinstance(given["capability"], Capability):
+        raise ToolDefinitionError(f"{where}: capability must be a Capability, not {given['capability']!r}")
+
+
 def _member(kind: Any, value: Any, where: str) -> Any:
     try:
         return kind(value)
@@ -174,7 +204,14 @@ def _output_schema(document: Mapping[str, Any] | None, where: str) -> Schema | N
 def _guarded_args(definition: ToolDef, where: str) -> tuple[str, ...]:
     properties = cast("Mapping[str, Any]", definition.parameters.get("properties", {}))
     if definition.path_args is None:
-        return tuple(name for name in properties if is_customary_path(name))
+        customary = tuple(name for name in properties if is_customary_path(name))
+        for name in customary:
+            if isinstance(properties[name], Mapping) and properties[name].get("type") in ("array", "object"):
+                raise ToolDefinitionError(
+                    f"{where}: the argument {name!r} is named like a path, and paths in an {properties[name]['type']} "
+                    "cannot be guarded; rename it, or say path_args=() if it holds no paths"
+                )
+        return customary
     for name in definition.path_args:
         if name not in properties:
             raise ToolDefinitionError(f"{where}: path_args names {name!r}, which is no property of the parameters")

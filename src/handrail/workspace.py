@@ -52,9 +52,12 @@ class Workspace:
     """
 
     def __init__(self, directory: AnyPath, *, engine: Engine | None = None) -> None:
-        self.root: bytes = os.path.realpath(os.fsencode(directory))
+        asked = os.fsencode(directory)
+        if not asked or b"\0" in asked:
+            raise WorkspaceError("the workspace has no name" if not asked else "the workspace's name holds a NUL byte")
+        self.root: bytes = os.path.realpath(asked)
         self.path: str = os.fsdecode(self.root)
-        self._roots = dict.fromkeys((self.root, os.path.abspath(os.fsencode(directory))))  # as found, and as asked for
+        self._roots = dict.fromkeys((self.root, os.path.abspath(asked)))  # as found, and as asked for
         self.engine: Engine = engine or ("openat2" if kernel_has_openat2() else "walk")
         self._open_at = _openat2 if self.engine == "openat2" else _walk_open
         try:

@@ -543,3 +543,17 @@ def test_a_call_id_that_no_journal_can_keep_is_refused_before_it_meets_its_neigh
             executor.execute_sync("tool", {}, call_id=call_id)
         assert executor.execute_sync("tool", {}, call_id="ünï 1").call_id == "ünï 1"
     assert entered == [1]
+
+
+@pytest.mark.parametrize("name", ["timeout", "approval_ttl"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "5", None, True])
+def test_an_executor_takes_no_time_that_never_ends_or_never_begins(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{name} must be a positive number of seconds"):
+        ToolExecutor(ToolRegistry(), **{name: value})
+
+
+@pytest.mark.parametrize("name", ["max_output_bytes", "max_parallel"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "8", None, True])
+def test_an_executor_with_room_for_nothing_is_refused_and_does_not_wait_for_ever(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{name} must be a whole number from 1 on"):
+        ToolExecutor(ToolRegistry(), **{name: value})

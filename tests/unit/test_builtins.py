@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from handrail import AlwaysApprove, Reason, ToolExecutor, ToolOutcome, ToolRegistry, Workspace
+from handrail import AlwaysApprove, Reason, Signal, ToolExecutor, ToolOutcome, ToolRegistry, Workspace
 from handrail.builtins import BUILTIN_PLUGINS
+from handrail.builtins._tree import entries_beneath
 from small_keeper import SmallKeeper
 
 
@@ -209,7 +210,24 @@ def test_grep_names_path_and_line_and_leaves_out_what_is_ignored(call: Corridor)
     assert call.ok("grep", pattern="needle", path="build/d.py") == "build/d.py:2: needle = 'build/d.py'"
     assert call.ok("grep", pattern=r"\Aneedle", path="top.py") == "top.py:2: needle = 'top.py'"
     assert call.ok("grep", pattern=r"py\s*needle") == r"(no line matches 'py\\s*needle')"
+    assert call.ok("grep", pattern=r"\Q'top.p", path="top.py") == "top.py:2: needle = 'top.py'"
+    assert call.ok("grep", pattern="^x|^needle", path="top.py") == "top.py:2: needle = 'top.py'"
     assert "not a regular expression" in call.fails("grep", pattern="(?=x)")
+    assert "not a regular expression" in call.fails("grep", pattern="a)|(b")
+
+
+def test_a_walk_passes_over_a_directory_that_became_a_link_to_outside(tmp_path: Path) -> None:
+    (tmp_path / "outside" / "b").mkdir(parents=True)
+    (tmp_path / "outside" / "b" / "secret").touch()
+    root = tmp_path / "workspace"
+    (root / "a" / "b" / "c").mkdir(parents=True)
+    (root / "z").touch()
+    with Workspace(root) as workspace:
+        walk = entries_beneath(workspace, b".", Signal())
+        seen = [next(walk).path for _ in range(3)]
+        (root / "a").rename(tmp_path / "was-a")
+        (root / "a").symlink_to("../outside")
+        assert [*seen, *(entry.path for entry in walk)] == [b"a", b"z", b"a/b"]
 
 
 # ── move, delete, mkdir ──────────────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from handrail import ToolDef
-from handrail.errors import PathEscape, PathUnusable
+from handrail.errors import PathEscape, PathUnusable, ToolDefinitionError, WorkspaceError
 from handrail.guard import FilesystemGuard, Guarded
 from handrail.workspace import Workspace
 
@@ -62,3 +62,51 @@ def test_a_path_that_climbs_out_of_a_link_is_where_the_kernel_says_and_not_its_t
 def test_a_path_the_kernel_will_not_take_is_named_with_the_reason(tmp_path: Path) -> None:
     with Workspace(tmp_path) as workspace, pytest.raises(PathUnusable, match=r"^path: 'x{300}': File name too long$"):
         FilesystemGuard(workspace).place("path", "x" * 300)
+
+
+@pytest.mark.promise("guard:customary:guarded-unless-declared")
+@pytest.mark.parametrize("name", ["path", "source", "destination", "cwd", "log_path", "log_file"])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "object"},
+        {"type": "object", "properties": {"other": TEXT}},
+        {"type": "object", "allOf": [{"properties": {"path": TEXT}}]},
+        {"type": "object", "patternProperties": {"_file$": TEXT}},
+        {"type": "object", "additionalProperties": TEXT},
+    ],
+)
+def test_a_customary_name_is_guarded_also_where_the_schema_admits_it_without_naming_it(
+    tmp_path: Path, name: str, parameters: dict[str, object]
+) -> None:
+    definition = ToolDef("free", parameters=parameters)
+    with Workspace(tmp_path) as workspace:
+        guard = FilesystemGuard(workspace)
+        with pytest.raises(PathEscape, match=f"^{name}: .* leads outside the workspace"):
+            guard.check(definition, {name: "../x"})
+        assert guard.check(definition, {name: "x"}).arguments == {name: str(tmp_path / "x")}
+        declared = definition.with_(path_args=())
+        assert guard.check(declared, {name: "../x"}).arguments == {name: "../x"}
+
+
+@pytest.mark.promise("guard:customary:guarded-unless-declared")
+@pytest.mark.parametrize("value", [["../x"], {"to": "../x"}])
+def test_paths_in_a_list_or_an_object_are_refused_because_nobody_could_guard_them(
+    tmp_path: Path, value: object
+) -> None:
+    with Workspace(tmp_path) as workspace, pytest.raises(PathUnusable, match=r"^path: an (array|object), where only"):
+        FilesystemGuard(workspace).check(ToolDef("free"), {"path": value})
+
+
+@pytest.mark.parametrize("kind", ["array", "object"])
+def test_a_definition_with_such_an_argument_is_refused_unless_it_says_that_it_holds_no_paths(kind: str) -> None:
+    parameters = {"type": "object", "properties": {"path": {"type": kind}}}
+    with pytest.raises(ToolDefinitionError, match=r"'path' is named like a path.*say path_args=\(\)"):
+        ToolDef("keys", parameters=parameters)
+    assert ToolDef("keys", parameters=parameters, path_args=()).guarded_args == ()
+
+
+@pytest.mark.parametrize("name", ["", b"", "a\0b"])
+def test_a_workspace_without_a_usable_name_is_refused_and_is_not_the_current_directory(name: str | bytes) -> None:
+    with pytest.raises(WorkspaceError, match="the workspace"):
+        Workspace(name)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,9 @@ WRONG: dict[str, tuple[str, int, int, str]] = {
     "path argument": (changed("path_args: [path]", "path_args: [file]"), 11, 16, "no property of the parameters"),
     "limit too high": (changed("wall_s: 5", "wall_s: 100000"), 12, 22, "may ask for 600.0 at most"),
     "limit no number": (changed("256MiB", "lots"), 12, 39, "a whole number"),
+    "limit of thousands of digits": (changed("256MiB", f"'{'9' * 5000}'"), 12, 39, "a whole number"),
+    "half a character": (changed("Counts words.", '"\\ud83d"'), 2, 14, "half of a surrogate pair"),
+    "another line end": (changed("words = open", "words =\ropen"), 14, 14, "U+000D is not allowed"),
     "limit of nothing": (changed("wall_s: 5", "wall_s: 0"), 12, 22, "more than 0"),
     "preload": (changed("[json]", "['json; import os']"), 5, 11, "not the name of a module"),
     "replay": (changed("    risk:", "    replay: safe\n    risk:"), 10, 13, "needs a replay_key"),
@@ -115,6 +119,13 @@ WRONG: dict[str, tuple[str, int, int, str]] = {
     "not text": ("name: 1\ndescription: x\n", 1, 7, "must be text"),
     "long": (f"name: a\ndescription: {'x' * 1025}\n", 2, 14, "longer than 1024"),
 }
+
+
+@pytest.mark.parametrize("name", ["skill.yaml", "SKILL.md"])
+def test_a_skill_that_is_a_fifo_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    (error,) = check_skill(tmp_path / name)
+    assert error.message == "is not a regular file"
 
 
 @pytest.mark.promise("skill:check:every-error-with-its-place")

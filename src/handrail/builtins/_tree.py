@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathspec import GitIgnoreSpec
 
 from handrail.builtins._text import go_on, shown, stream_of
+from handrail.errors import PathEscape, PathUnusable
 from handrail.tool import Signal
-from handrail.workspace import PathUnusable, Workspace
+from handrail.workspace import Workspace
 
 MAX_IGNORE_BYTES = 262_144
 
@@ -61,7 +62,7 @@ def entries_beneath(workspace: Workspace, start: bytes, signal: Signal) -> Itera
 def _entries_of(workspace: Workspace, directory: bytes) -> list[Entry]:
     try:
         fd = workspace.open(directory or b".", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except (OSError, PathUnusable):  # gone, replaced or closed to us since it was listed
+    except (OSError, PathEscape, PathUnusable):  # gone, replaced or closed to us since it was listed
         return []
     try:
         found: list[Entry] = []
@@ -101,7 +102,7 @@ def _rules_above(workspace: Workspace, directory: bytes) -> tuple[_Rules, ...]:
 def _with_rules_of(workspace: Workspace, directory: bytes, above: tuple[_Rules, ...]) -> tuple[_Rules, ...]:
     try:
         fd = workspace.open((directory + b"/" if directory else b"") + b".gitignore", os.O_RDONLY | os.O_NOFOLLOW)
-    except (OSError, PathUnusable):
+    except (OSError, PathEscape, PathUnusable):
         return above
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

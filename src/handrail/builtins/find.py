@@ -1,5 +1,6 @@
 """find: names in the workspace that match a glob, leaving out what .gitignore names."""
 
+import os
 from typing import Any
 
 from handrail.builtins._glob import Glob
@@ -42,7 +43,7 @@ def execute(args: dict[str, Any], job: Job) -> str:
     path = args.get("path", ".")
     with explained(shown_argument(workspace, path)):
         start = workspace.locate(path)
-        workspace.names_in(start)
+        os.close(workspace.open(start, os.O_RDONLY | os.O_DIRECTORY))
     glob = Glob(args["pattern"])
     skip = 0 if start == b"." else len(start) + 1
     found: list[str] = []

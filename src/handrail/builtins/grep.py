@@ -15,9 +15,9 @@ from handrail.builtins._glob import Glob
 from handrail.builtins._linear import LinearPattern, PatternError
 from handrail.builtins._text import explained, go_on, opened, shown, shown_argument, stream_of, workspace_of
 from handrail.builtins._tree import entries_beneath
-from handrail.errors import ToolError
+from handrail.errors import PathEscape, PathUnusable, ToolError
 from handrail.tool import Job, Replay, RiskLevel, Signal, Tool, ToolDef
-from handrail.workspace import PathEscape, PathUnusable, Workspace
+from handrail.workspace import Workspace
 
 MAX_MATCHES = 200
 MAX_LINE = 400  # characters of a line that are shown
@@ -100,7 +100,7 @@ class _Search:
     def __init__(self, pattern: str, *, ignore_case: bool) -> None:
         self._line_by_line = _NEEDS_ONE_LINE.search(pattern) is not None
         try:
-            self._regex = LinearPattern(f"(?m)(?:{pattern})", ignore_case=ignore_case, within_lines=True)
+            self._regex = LinearPattern(f"(?m){pattern}", ignore_case=ignore_case, within_lines=True)
         except PatternError as error:
             raise ToolError(
                 f"{pattern!r} is not a regular expression of RE2 ({error}); it has no look-around or back-references."

@@ -286,5 +286,6 @@ def _replayed(past: PastCall, rules: CompiledRules, registry: ToolRegistry) -> R
 
 
 def _path_names(past: PastCall, registered: RegisteredTool | None) -> list[str]:
-    guarded = registered.tool.definition.guarded_args if registered is not None else tuple(past.arguments)
+    definition = registered.tool.definition if registered is not None else None
+    guarded = definition.paths_in(past.arguments) if definition is not None else list(past.arguments)
     return [name for name in guarded if str(past.arguments.get(name, "")).startswith("/")]
