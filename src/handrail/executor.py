@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -66,7 +67,7 @@ from handrail.outcome import ChangesReport, Reason, ToolOutcome
 from handrail.output import OutputCap
 from handrail.parked import Answer, Grant, GrantStore, HeldIntent, ParkedCall
 from handrail.registry import ToolRegistry
-from handrail.schema import ArgumentsInvalid, Schema, copy_json, decode_arguments
+from handrail.schema import ArgumentsInvalid, Schema, decode_arguments
 from handrail.tool import Effect, Job, Signal, ToolDef, is_duration
 from handrail.workspace import AnyPath, Workspace
 
@@ -539,7 +540,7 @@ class ToolExecutor:
             title=registered.model_name,
             risk=registered.tool.definition.risk_level,
             source=registered.source,
-            arguments=copy_json(checked.arguments, max_bytes=None),
+            arguments=deepcopy(checked.arguments),  # whoever is asked changes nothing by changing his own
             binding=checked.binding(self._policy.version),
             why=verdict.why,
             asked_at=now,

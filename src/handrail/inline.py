@@ -310,7 +310,7 @@ class InlineToolExecutor:
             if capability.writes:
                 context.enforce_write_guard()
             arguments = _with_paths_beneath(context.workspace, arguments, getattr(tool, "path_args", ()))
-            program = InlineCode(getattr(tool, "code"), tool.name, json_text(arguments).encode())  # noqa: B009
+            program = InlineCode(getattr(tool, "code"), tool.name, json_text(arguments).encode(errors="surrogatepass"))  # noqa: B009
             prepared = _Prepared(program, self._profile(tool, capability, context))
             staged = prepared.profile.access == "stage"
             return prepared.on(self._staging.begin(context.workspace)) if staged else prepared

@@ -241,24 +241,35 @@ def _copied_mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
 def canonical_bytes(value: Any) -> bytes:
     """The one RFC 8785 (JCS) byte string of a JSON value, to compare and to digest; :func:`json_text` is to be read.
 
-    RFC 8785 leaves integers beyond 2**53 to the writer: here they are all their digits and an ``n``. No other value is
-    written like that, so that two different calls stay apart.
+    RFC 8785 leaves two things to the writer, which are written here as no other value is, so that two different calls
+    stay apart: integers beyond 2**53 are all their digits and an ``n``, lone surrogates (in the names of files that are
+    not UTF-8) are escapes.
     """
     try:
         return rfc8785.dumps(value)
-    except rfc8785.IntegerDomainError:
+    except (rfc8785.IntegerDomainError, rfc8785.CanonicalizationError, UnicodeEncodeError):
         return _exact_bytes(value)
 
 
 def _exact_bytes(value: Any) -> bytes:
-    if value is None or isinstance(value, (bool, float, str)):
+    if isinstance(value, str):
+        return _exact_text(value)
+    if value is None or isinstance(value, (bool, float)):
         return rfc8785.dumps(value)
     if isinstance(value, int):
         return rfc8785.dumps(value) if abs(value) < 2**53 else f"{value}n".encode()
     if is_object(value):
-        members = sorted(value.items(), key=lambda member: member[0].encode("utf-16-be"))  # RFC 8785 section 3.2.3
-        return b"{" + b",".join(rfc8785.dumps(key) + b":" + _exact_bytes(item) for key, item in members) + b"}"
-    return b"[" + b",".join(map(_exact_bytes, value)) + b"]"
+        order = sorted(value, key=lambda name: name.encode("utf-16-be", "surrogatepass"))  # RFC 8785 section 3.2.3
+        return b"{" + b",".join(_exact_text(name) + b":" + _exact_bytes(value[name]) for name in order) + b"}"
+    if isinstance(value, (list, tuple)):
+        return b"[" + b",".join(map(_exact_bytes, cast("Sequence[Any]", value))) + b"]"
+    return rfc8785.dumps(value)
+
+
+def _exact_text(text: str) -> bytes:
+    whole = [rfc8785.dumps(part)[1:-1] for part in _SURROGATE.split(text)]
+    halves = [f"\\u{ord(half):04x}".encode() for half in _SURROGATE.findall(text)]
+    return b'"' + b"".join(part + half for part, half in zip(whole, [*halves, b""], strict=True)) + b'"'
 
 
 def digest_of(value: Any) -> str:

@@ -136,7 +136,7 @@ class Skill:
 
 
 def _program(name: str, code: str) -> Callable[[Job], InlineCode]:
-    return lambda job: InlineCode(code, name, json_text(job.arguments).encode())
+    return lambda job: InlineCode(code, name, json_text(job.arguments).encode(errors="surrogatepass"))
 
 
 def load_skill(file: str | os.PathLike[str]) -> Skill:

@@ -55,7 +55,10 @@ class Workspace:
         asked = os.fsencode(directory)
         if not asked or b"\0" in asked:
             raise WorkspaceError("the workspace has no name" if not asked else "the workspace's name holds a NUL byte")
-        self.root: bytes = os.path.realpath(asked)
+        try:
+            self.root: bytes = os.path.realpath(asked)
+        except FileNotFoundError:  # a relative name, and nothing that it could be relative to
+            raise WorkspaceError("the current directory does not exist any more") from None
         self.path: str = os.fsdecode(self.root)
         self._roots = dict.fromkeys((self.root, os.path.abspath(asked)))  # as found, and as asked for
         self.engine: Engine = engine or ("openat2" if kernel_has_openat2() else "walk")

@@ -19,13 +19,23 @@ def place(tmp_path: Path) -> Path:
     return workspace
 
 
-def handrail(place: Path, *words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+def environment_of(place: Path) -> dict[str, str]:
     state = str(place.parent / "state")
-    environment = {**os.environ, "XDG_STATE_HOME": state, "XDG_CONFIG_HOME": state, "NO_COLOR": "1", "COLUMNS": "80"}
+    return {**os.environ, "XDG_STATE_HOME": state, "XDG_CONFIG_HOME": state, "NO_COLOR": "1", "COLUMNS": "80"}
+
+
+def handrail(place: Path, *words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "handrail", *words],
-        capture_output=True, text=True, cwd=place, env=environment, input=given, timeout=120, check=False,
+        capture_output=True, text=True, cwd=place, env=environment_of(place), input=given, timeout=120, check=False,
     )  # fmt: skip
+
+
+def in_a_shell(place: Path, line: str) -> subprocess.CompletedProcess[str]:
+    """``line`` as a shell runs it, with ``$HANDRAIL`` for the program."""
+    environment = {**environment_of(place), "HANDRAIL": f"{sys.executable} -m handrail"}
+    command = ["/bin/sh", "-c", line]
+    return subprocess.run(command, capture_output=True, text=True, cwd=place, env=environment, timeout=120, check=False)
 
 
 def outcome(place: Path, *words: str, given: str | None = None) -> dict[str, Any]:
@@ -109,7 +119,7 @@ def test_every_tool_tells_risk_schema_paths_and_replay(place: Path) -> None:
         assert (tool["replay"] == "safe") == (tool["replayKey"] is not None)
 
 
-@pytest.mark.parametrize("words", [("call", "read", "-"), ("run", "-")])
+@pytest.mark.parametrize("words", [("call", "read", "-"), ("run", "-"), ("approvals", "edit", "x", "-")])
 def test_standard_input_that_is_not_text_is_one_clear_line(place: Path, words: tuple[str, ...]) -> None:
     state = str(place.parent / "state")
     environment = {**os.environ, "XDG_STATE_HOME": state, "XDG_CONFIG_HOME": state, "PYTHONIOENCODING": "utf-8:strict"}
@@ -117,3 +127,56 @@ def test_standard_input_that_is_not_text_is_one_clear_line(place: Path, words: t
     done = subprocess.run(command, cwd=place, input=b"\xff", capture_output=True, env=environment, check=False)
     assert done.returncode == 2, done.stderr
     assert done.stderr == b"handrail: standard input is not utf-8 text, from byte 0 on\n"
+
+
+@pytest.mark.parametrize("words", ["call read path=notes.txt", "call read path=notes.txt --json", "tools", "--version"])
+def test_an_output_that_nobody_can_keep_is_one_clear_line_and_a_failure(place: Path, words: str) -> None:
+    done = in_a_shell(place, f"$HANDRAIL {words} > /dev/full")
+    assert (done.returncode, done.stderr) == (1, "handrail: No space left on device\n")
+
+
+@pytest.mark.parametrize("words", ["call read -", "run", "run -"])
+def test_a_standard_input_that_was_closed_is_one_clear_line(place: Path, words: str) -> None:
+    done = in_a_shell(place, f"$HANDRAIL {words} <&-")
+    assert (done.returncode, done.stderr) == (2, "handrail: there is no standard input to read\n")
+
+
+def test_a_closed_output_is_no_terminal_and_no_fault(place: Path) -> None:
+    assert "Traceback" not in in_a_shell(place, "$HANDRAIL doctor >&-").stderr
+
+
+def test_a_state_directory_that_cannot_be_made_is_one_clear_line(place: Path) -> None:
+    done = in_a_shell(place, "XDG_STATE_HOME=/proc/nowhere $HANDRAIL tools")
+    assert (done.returncode, done.stderr) == (1, "handrail: No such file or directory: '/proc/nowhere'\n")
+
+
+def test_a_current_directory_that_is_gone_is_one_clear_line(place: Path) -> None:
+    done = in_a_shell(place, "mkdir gone && cd gone && rmdir ../gone && $HANDRAIL call list")
+    assert (done.returncode, done.stderr) == (1, "handrail: the current directory does not exist any more\n")
+
+
+def test_a_workspace_whose_name_is_not_utf_8_is_one_like_any_other(place: Path) -> None:
+    workspace = os.fsdecode(os.fsencode(place) + b"/w\xff")
+    os.mkdir(workspace)
+    written = outcome(place, "write", "path=a", "content=x", "-w", workspace, "--approve", "always")
+    assert written["status"] == "ok"
+    assert outcome(place, "read", "path=a", "-w", workspace)["text"] == "x"
+    skill = place / "size.yaml"
+    skill.write_text(
+        "name: size\ndescription: d\ntools:\n  - name: of\n    risk: read_only\n    path_args: [path]\n"
+        "    parameters: {type: object, properties: {path: {type: string}}}\n"
+        "    code: result = len(open(input_data['path']).read())\n"
+    )
+    sized = outcome(place, "size__of", "path=a", "-w", workspace, "--skill", str(skill), "--allow-weaker-walls")
+    assert sized["value"] == 1, sized
+    asked = outcome(place, "write", "path=b", "content=x", "-w", workspace, "--approve", "never")
+    assert asked["reason"] == "changes_rejected"
+    assert handrail(place, "undo", written["call_id"], "-w", workspace).returncode == 0
+    assert os.listdir(workspace) == []
+    assert handrail(place, "journal", "verify", "-w", workspace).returncode == 0
+
+
+def test_a_path_that_leads_to_a_name_that_is_not_utf_8_is_one_like_any_other(place: Path) -> None:
+    os.makedirs(os.fsencode(place) + b"/d\xff/x")
+    os.symlink(b"d\xff", place / "link")
+    assert outcome(place, "list", "path=link/x/..")["text"] == "x/"

@@ -171,6 +171,11 @@ LARGEST = 2**53 - 1  # the largest integer up to which RFC 8785 writes every one
         ({"b": 1.0, "a": [True, None, "é"]}, '{"a":[true,null,"é"],"b":1}'),
         ([LARGEST, -LARGEST], f"[{LARGEST},{-LARGEST}]"),
         (LARGEST + 1, "9007199254740992n"),
+        (["\udcff", "\\udcff", "a\n\udc80é"], '["\\udcff","\\\\udcff","a\\n\\udc80é"]'),
+        (
+            {"\ue000": 1, "\udcff": (2**53,), "\U0001f600": 2},
+            '{"\U0001f600":2,"\\udcff":[9007199254740992n],"\ue000":1}',
+        ),
         (-LARGEST - 1, "-9007199254740992n"),
         ([LARGEST + 2, LARGEST, -LARGEST], f"[9007199254740993n,{LARGEST},-{LARGEST}]"),
         (
@@ -188,8 +193,12 @@ plain = st.recursive(
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.sampled_from([1e17, 10**17, "100000000000000000", "n", 6.957288955304731e16, 69572889553047310]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "$integer"]), inner, max_size=2),
+    | st.sampled_from(
+        [1e17, 10**17, "100000000000000000", "n", "\udcff", "\\udcff", 6.957288955304731e16, 69572889553047310]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "$integer", "\udc80"]), inner, max_size=2)
+    ),
     max_leaves=3,
 )
 

@@ -5,7 +5,6 @@ import json
 import os
 import pwd
 import shutil
-import sys
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +15,7 @@ import typer
 from handrail.approval.inbox import Inbox
 from handrail.approval.question import grant_lines, sheet
 from handrail.approval.render import quoted
-from handrail.cli.options import JsonOption, PluginOption, PolicyOption, WorkspaceOption, names
+from handrail.cli.options import JsonOption, PluginOption, PolicyOption, WorkspaceOption, names, standard_input
 from handrail.cli.show import finish
 from handrail.errors import ApprovalError, ConfigurationError
 from handrail.journal.sqlite import SqliteJournal, default_path
@@ -132,7 +131,7 @@ def edit(
 ) -> None:
     """Give it other arguments. The edited call is checked from the start, and asked about again where policy asks."""
     try:
-        decoded = decode_arguments(sys.stdin.read() if arguments == "-" else arguments)
+        decoded = decode_arguments(standard_input() if arguments == "-" else arguments)
     except ArgumentsInvalid as error:
         raise ConfigurationError(f"the new arguments cannot be used: {error}") from None
     with closing(_journal(workspace)) as journal:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from handrail.cli.options import JsonOption
+from handrail.cli.options import JsonOption, is_terminal
 from handrail.sandbox.report import MachineReport, probe
 
 app = typer.Typer(help="Show each protection, its state, and how to mend it.")
@@ -41,7 +41,7 @@ def doctor(json_: JsonOption = False) -> None:
 
 def _show(report: MachineReport) -> None:
     """A table for people. In a pipe it has no colours, and is as wide as it needs."""
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = Console(width=None if is_terminal(sys.stdout) else 160, highlight=False)
     table = Table("protection", "state", "evidence", box=None, pad_edge=False, header_style="bold")
     for item in report.protections:
         table.add_row(item.name.replace("_", " "), Text(item.state, COLOURS[item.state]), Text(item.evidence))

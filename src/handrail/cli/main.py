@@ -6,7 +6,9 @@ A command's file is imported when that command is asked for, never for ``--help`
 command's one-line help.
 """
 
+import contextlib
 import importlib
+import os
 import signal
 import sys
 from importlib.metadata import version
@@ -107,6 +109,12 @@ def run() -> None:
     except BrokenPipeError:  # the reader of a pipe went away: end as other tools do
         sys.stderr.close()
         sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:  # the disk, the terminal or a directory of ours; what is the tool's is in its outcome
+        where = "" if error.filename is None else f": {os.fsdecode(error.filename)!r}"
+        with contextlib.suppress(OSError):
+            sys.stdout.close()  # else the interpreter tries to write the rest again, and says so in its own words
+        typer.echo(f"handrail: {error.strerror or error}{where}", err=True)
+        sys.exit(EXIT_ERROR)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
 

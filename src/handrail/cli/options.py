@@ -4,7 +4,7 @@ Everything here is trusted: it comes from the person at the command line. Nothin
 """
 
 import sys
-from typing import Annotated
+from typing import Annotated, TextIO, cast
 
 import typer
 
@@ -53,8 +53,15 @@ def names(values: list[str] | None) -> tuple[str, ...] | None:
     return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person is at this end of the process. A stream that was closed before it started is ``None``."""
+    return stream is not None and stream.isatty()
+
+
 def standard_input() -> str:
-    """All of standard input. Raises :class:`~handrail.errors.ConfigurationError` where it is not text."""
+    """All of standard input. Raises :class:`~handrail.errors.ConfigurationError` where there is none or no text."""
+    if cast("TextIO | None", sys.stdin) is None:
+        raise ConfigurationError("there is no standard input to read")
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:

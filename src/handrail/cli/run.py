@@ -23,6 +23,7 @@ from handrail.cli.options import (
     SkillOption,
     WeakerOption,
     WorkspaceOption,
+    is_terminal,
     names,
     standard_input,
 )
@@ -69,7 +70,7 @@ def run(
 
     Exit status: 0 done, 1 stopped for another reason, 2 usage, 3 waits for an approval, 130 interrupted.
     """
-    interactive = prompt is None and sys.stdin.isatty() and sys.stdout.isatty() and not json_
+    interactive = prompt is None and is_terminal(sys.stdin) and is_terminal(sys.stdout) and not json_
     task = None if interactive else _task(prompt, resume)
     settings = Settings(
         workspace=workspace,
