@@ -178,6 +178,26 @@ def clone(flags: int) -> tuple[int, int]:
 NOBODY = (0, -1)
 
 
+_wait_status = ctypes.c_int(0)
+_usage = ctypes.create_string_buffer(256)  # struct rusage, with room
+_wait_arguments = (
+    ctypes.c_void_p(ctypes.addressof(_wait_status)),
+    0,
+    ctypes.c_void_p(ctypes.addressof(_usage)),
+)
+_PROCESSOR_TIME = struct.Struct("@4l")  # seconds and microseconds in programs, and in the kernel for them
+
+
+def reap(pid: int) -> tuple[int, float]:
+    """``wait4(2)`` for a child that has ended: its wait status, and the processor seconds of it and all it waited for.
+
+    ``os.wait4`` makes an object of everything else, too, and imports a module for that in each call.
+    """
+    call("wait4", pid, *_wait_arguments)
+    seconds, microseconds, kernel_seconds, kernel_microseconds = _PROCESSOR_TIME.unpack_from(_usage)
+    return _wait_status.value, seconds + kernel_seconds + (microseconds + kernel_microseconds) / 1e6
+
+
 def map_shared(fd: int | None, length: int) -> int:
     """Map ``length`` bytes of ``fd`` (``None``: of nothing), shared and writable. Returns the address."""
     flags = MAP_SHARED if fd is not None else MAP_SHARED | MAP_ANONYMOUS
@@ -206,6 +226,12 @@ def limit_arenas(count: int) -> None:
     """Tell the C library's allocator to keep at most ``count`` arenas: each reserves 64 MB of address space."""
     if _libc is not None and hasattr(_libc, "mallopt"):
         _libc.mallopt(M_ARENA_MAX, count)
+
+
+def trim_heap() -> None:
+    """Give the system back what the C library's allocator holds free: every fork would copy the page tables of it."""
+    if _libc is not None and hasattr(_libc, "malloc_trim"):
+        _libc.malloc_trim(0)
 
 
 class Filter:

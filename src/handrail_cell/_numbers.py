@@ -172,6 +172,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "vhangup": (153, 58),
     "vmsplice": (278, 75),
     "vserver": (236, None),
+    "wait4": (61, 260),
 }
 
 HIGHEST_KNOWN = 469

@@ -12,23 +12,24 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from handrail_cell import _libc, landlock, limits, namespaces, seccomp
+from handrail_cell import _libc, frames, landlock, limits, namespaces, seccomp
 
 
 class Ground:
     """What the steps stand on: the zygote's facts, and once it has come, the call's.
 
-    ``facts`` is shared by all cells of a zygote and never changes. ``job`` is the header's metadata (trusted,
-    written by the host). ``scratch`` is where temporary files go. ``upper`` is the descriptor of the layer of staged
-    changes, if any. ``gifts`` are the descriptors that the host gets with the ready frame, in the order of
-    ``frames.GIFTS``.
+    ``facts`` is shared by all cells of a zygote and never changes. ``job`` is the header's metadata and ``limits`` its
+    numbers (trusted, written by the host). ``scratch`` is where temporary files go. ``upper`` is the descriptor of the
+    layer of staged changes, if any. ``gifts`` are the descriptors that the host gets with the ready frame, in the order
+    of ``frames.GIFTS``.
     """
 
-    __slots__ = ("facts", "gifts", "job", "ruleset", "scratch", "tree", "upper")
+    __slots__ = ("facts", "gifts", "job", "limits", "ruleset", "scratch", "tree", "upper")
 
     def __init__(self, facts: "Facts") -> None:
         self.facts = facts
         self.job: dict[str, Any] = SEALED_JOB if facts.sealed else {}
+        self.limits: frames.Numbers = NO_LIMITS
         self.tree = -1
         self.scratch = "/tmp"
         self.ruleset = -1
@@ -58,6 +59,7 @@ class Facts:
         "scratch",
         "scratch_base",
         "scratch_options",
+        "scratch_rights",
         "sealed",
         "sealing",
         "stale",
@@ -89,6 +91,7 @@ class Facts:
         self.below: dict[str, list[str]] = {}
         self.landlock_abi = landlock.abi()
         self.refused = landlock.refusal(self.landlock_abi, network=network)
+        self.scratch_rights = landlock.WRITE & landlock.handled_files(self.landlock_abi)
         self.farewell = seccomp.prepare(seccomp.farewell_policy(column), column)
         scoped = self.landlock_abi >= landlock.SCOPES_FROM
         policies = {
@@ -165,7 +168,7 @@ def prepare_landlock(ground: Ground) -> str:
     ground.ruleset = landlock.create(facts.refused)
     for granted in facts.granted:
         landlock.add(ground.ruleset, granted)
-    landlock.add(ground.ruleset, landlock.grant(facts.landlock_abi, ground.gifts[SCRATCH_GIFT], landlock.WRITE))
+    landlock.add(ground.ruleset, landlock.GRANT.pack(facts.scratch_rights, ground.gifts[SCRATCH_GIFT]))
     return ""
 
 
@@ -259,12 +262,12 @@ def _prove_landlock() -> None:
 
 def resources_reduced(ground: Ground) -> str:
     """The same limits. Processes are counted for the user as a whole, so what the user already has is added."""
-    job = ground.job
-    job["processes"] += _tasks_of_user()
+    cpu_s, memory_bytes, processes, disk_bytes, file_bytes, open_files = ground.limits
+    ground.limits = (cpu_s, memory_bytes, processes + _tasks_of_user(), disk_bytes, file_bytes, open_files)
     resources(ground)
-    job["environment"] = {**job["environment"], "TMPDIR": ground.scratch, "HOME": ground.scratch}
-    if job["cwd"] == "/tmp":
-        job["cwd"] = ground.scratch
+    job = ground.job
+    environment = {**job["environment"], "TMPDIR": ground.scratch, "HOME": ground.scratch}
+    ground.job = {**job, "environment": environment, "cwd": ground.scratch if job["cwd"] == "/tmp" else job["cwd"]}
     return "as in the full tier, but the total of processes is the user's"
 
 
@@ -314,7 +317,8 @@ PARK_UNSEALED: Steps = [*PARK, ("farewell", farewell)]
 
 def scratch_size(ground: Ground) -> str:
     """Bound ``/tmp`` as this call's limit says."""
-    size = min(ground.job["disk_bytes"], ground.job["memory_bytes"])
+    _, memory_bytes, _, disk_bytes, _, _ = ground.limits
+    size = min(disk_bytes, memory_bytes)
     if size != ground.facts.scratch:
         namespaces.resize_scratch(size)
     return f"{size} bytes in /tmp"
@@ -325,12 +329,13 @@ def workspace(ground: Ground) -> str:
     job = ground.job
     if ground.tree < 0:
         return "no workspace"
+    _, _, _, disk_bytes, _, _ = ground.limits
     ground.upper = namespaces.place_workspace(
         ground.tree,
         job["workspace"],
         job["access"],
         may_exec=job["exec"],
-        size=job["disk_bytes"],
+        size=disk_bytes,
         copy=job["copy_bytes"],
         below=ground.facts.below,
     )
@@ -364,17 +369,7 @@ def files_and_ports(ground: Ground) -> str:
 
 def resources(ground: Ground) -> str:
     """The limits that the kernel counts for each process."""
-    job = ground.job
-    limits.apply(
-        limits.table(
-            cpu_s=job["cpu_s"],
-            memory_bytes=job["memory_bytes"],
-            processes=job["processes"],
-            file_bytes=job["file_bytes"],
-            open_files=job["open_files"],
-            may_exec=job["exec"],
-        )
-    )
+    limits.apply(limits.table(ground.limits, may_exec=ground.job["exec"]))
     return "address space, data, cpu, file size, open files, processes, stack, no core, no locked memory"
 
 
@@ -404,6 +399,7 @@ def system_calls_sealed(ground: Ground) -> str:
     return "two filters, the stricter wins"
 
 
+NO_LIMITS = (0, 0, 0, 0, 0, 0)
 SEALED_JOB = {"access": "none", "exec": False}
 """What is known of every call that a sealed cell may get."""
 

@@ -38,8 +38,9 @@ READY, CONFINED, FAILED = b"R", b"C", b"X"
 
 JOB = struct.Struct("=4sIIII")  # magic, bytes of meta, name, source, input
 JOB_MAGIC = b"job1"
-LIMITS = struct.Struct("=6q")
-LIMIT_NAMES = ("cpu_s", "memory_bytes", "processes", "disk_bytes", "file_bytes", "open_files")
+LIMITS = struct.Struct("=6q")  # seconds of processor time; bytes of memory; processes; bytes of disk, of a file; files
+Numbers = tuple[int, int, int, int, int, int]
+"""The limits as numbers, in that order."""
 PLAIN: dict[str, Any] = {
     "kind": "inline",
     "workspace": None,

@@ -89,8 +89,12 @@ def refusal(version: int, *, network: bool) -> bytes:
 
 
 def grant(version: int, directory: int, rights: int) -> bytes:
-    """``rights`` beneath an open directory (or to one file): ``struct landlock_path_beneath_attr``."""
-    return struct.pack("=Qi", rights & handled_files(version), directory)
+    """``rights`` beneath an open directory (or to one file)."""
+    return GRANT.pack(rights & handled_files(version), directory)
+
+
+GRANT = struct.Struct("=Qi")
+"""``struct landlock_path_beneath_attr``: rights, none that the version does not know, and a descriptor."""
 
 
 def create(refused: bytes) -> int:

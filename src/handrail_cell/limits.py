@@ -6,6 +6,8 @@ given.
 
 import resource
 
+from handrail_cell import frames
+
 MEGABYTE = 1 << 20
 STACK = 8 * MEGABYTE
 ADDRESS_SPACE_FACTOR = 8
@@ -27,10 +29,9 @@ STANDING = [
 """What is the same for every call: set once, in the warm parent, whose children inherit it."""
 
 
-def table(
-    *, cpu_s: int, memory_bytes: int, processes: int, file_bytes: int, open_files: int, may_exec: bool
-) -> list[tuple[int, int]]:
+def table(numbers: frames.Numbers, *, may_exec: bool) -> list[tuple[int, int]]:
     """``(resource, value)`` for both the soft and the hard limit, whole seconds and bytes."""
+    cpu_s, memory_bytes, processes, _, file_bytes, open_files = numbers
     space = memory_bytes * ADDRESS_SPACE_FACTOR if may_exec else memory_bytes
     return [
         (resource.RLIMIT_AS, space),

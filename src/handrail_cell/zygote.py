@@ -21,9 +21,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-if __name__ == "__main__":
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
 from handrail_cell import _libc, contain, frames, limits, namespaces, runner, seccomp
 
 OVERFLOW = 65534
@@ -310,6 +307,7 @@ def warm_up(config: Config, facts: contain.Facts) -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
+    _libc.trim_heap()
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("an import started a thread; a zygote cannot be forked from")
 
@@ -341,9 +339,9 @@ class Zygote:
         pid, report, network = self.waiting.pop(pidfd)
         if self.facts.reduced:
             self._end_group(pid)
-        _, status, usage = os.wait4(pid, 0)
+        status, cpu_s = _libc.reap(pid)
         try:
-            os.write(report, frames.ENDED.pack(frames.ENDED_MAGIC, status, usage.ru_utime + usage.ru_stime))
+            os.write(report, frames.ENDED.pack(frames.ENDED_MAGIC, status, cpu_s))
         except OSError:  # nobody is interested any more
             pass
         os.close(report)
@@ -536,17 +534,26 @@ def _close_from(low: int, keep: Iterable[int]) -> None:
 class Job:
     """What :func:`receive` read: metadata from the host, and the tool's own bytes, not looked at yet."""
 
-    __slots__ = ("descriptors", "input_json", "meta", "name", "source")
+    __slots__ = ("descriptors", "input_json", "limits", "meta", "name", "source")
 
-    def __init__(self, meta: dict[str, Any], name: bytes, source: bytes, input_json: bytes, fds: list[int]) -> None:
+    def __init__(
+        self,
+        meta: dict[str, Any],
+        limits: frames.Numbers,
+        name: bytes,
+        source: bytes,
+        input_json: bytes,
+        fds: list[int],
+    ) -> None:
         self.meta = meta
+        self.limits = limits
         self.name = name
         self.source = source
         self.input_json = input_json
         self.descriptors = fds
 
 
-NOT_YET = Job({}, b"", b"", b"", [])
+NOT_YET = Job({}, contain.NO_LIMITS, b"", b"", b"", [])
 """The job has not come."""
 
 
@@ -584,19 +591,20 @@ def receive(stream: socket.SocketType) -> Job | None:
     b = a + meta
     c = b + name
     d = c + source
-    return Job(_meta(data[a:b]), data[b:c], data[c:d], data[d:], fds)
+    said = data[a + frames.LIMITS.size : b]
+    return Job(
+        json.loads(said) if said else frames.PLAIN,
+        frames.LIMITS.unpack_from(data, a),
+        data[b:c],
+        data[c:d],
+        data[d:],
+        fds,
+    )
 
 
 FIRST_READ = memoryview(bytearray(8192))
 """Where the beginning of a job is read to: made in the warm parent, which never reads one."""
 ROOM_FOR_DESCRIPTORS = socket.CMSG_LEN(4 * frames.JOB_DESCRIPTORS)
-
-
-def _meta(data: bytes) -> dict[str, Any]:
-    meta: dict[str, Any] = dict(zip(frames.LIMIT_NAMES, frames.LIMITS.unpack_from(data), strict=True))
-    said = data[frames.LIMITS.size :]
-    meta.update(json.loads(said) if said else frames.PLAIN)
-    return meta
 
 
 def _rest(stream: socket.SocketType, head: bytes, total: int) -> bytes:
@@ -614,10 +622,11 @@ def _rest(stream: socket.SocketType, head: bytes, total: int) -> bytes:
 
 def _confine(ground: contain.Ground, given: Job, stream: socket.SocketType) -> None:
     """Build the walls that the call needs, say so, and let go of the last way to the host."""
-    ground.job = given.meta
+    ground.job, ground.limits = given.meta, given.limits
     if given.meta["workspace"] is not None and not ground.facts.reduced:
         ground.tree = given.descriptors.pop(0)
     confined = contain.walk(ground.facts.steps_left, ground)
+    given.meta = ground.job
     for target, fd in enumerate(given.descriptors):
         os.dup2(fd, target)
         os.close(fd)
@@ -712,7 +721,3 @@ def _hear_nothing(facts: contain.Facts) -> None:
 
 
 INTERRUPT = int(signal.SIGINT)
-
-
-if __name__ == "__main__":
-    main()

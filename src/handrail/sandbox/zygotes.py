@@ -151,7 +151,7 @@ class Zygote:
             raise
 
     def _execute(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        program = os.path.join(os.path.dirname(os.path.abspath(handrail_cell.__file__)), "zygote.py")
+        program = os.path.join(os.path.dirname(os.path.abspath(handrail_cell.__file__)), "start_zygote.py")
         environment = {"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"} | dict.fromkeys(THREAD_LIMITS, "1")
         environment["LD_BIND_NOW"] = "1"  # no cell looks up the C library's functions again
         return subprocess.Popen(
