@@ -78,7 +78,7 @@ def outcome(status: str) -> dict:
 def operation(journal, what: str, call: str) -> ledger.Operation:
     if what in ("begin", "begin_approved"):
         approval = {"id": f"approval-{call}", "by": "me", "binding": None} if what == "begin_approved" else None
-        intent = {"kind": "intent", "call_id": call, "at": 1.0, "approval": approval}
+        intent = {"kind": "intent", "call_id": call, "at": 1.0, "approval": approval, "executor": journal.executor}
         return ledger.begin(intent, journal.executor, [])
     if what == "settle":
         return ledger.settle(call, {**outcome("ok"), "call_id": call}, journal.executor, 1)

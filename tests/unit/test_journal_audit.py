@@ -19,7 +19,7 @@ from handrail.journal.records import decode
 from handrail.journal.secrets import Redactor
 from handrail.journal.sqlite import SqliteJournal, SqliteReader
 from handrail.journal.writer import CommitInDoubt
-from handrail.parked import Answer, ParkedCall
+from handrail.parked import Answer, Grant, GrantPattern, ParkedCall
 from handrail.registry import ToolRegistry
 from handrail.tool import RiskLevel, ToolDef
 
@@ -115,16 +115,122 @@ def test_a_cut_tail_is_named_by_the_head_and_a_rewritten_one_by_the_signed_head(
         verified(path, signed)
 
 
+def whole_history(path):
+    """A journal with a call, a question and a grant in each of the states they can be in, closed."""
+
+    def parked(call, number):
+        return ParkedCall(
+            approval_id=f"{call}-{number}",
+            call_id=call,
+            tool="t",
+            arguments={},
+            binding="b",
+            question={},
+            asked_at=1.0,
+            expires_at=9.0,
+        )
+
+    def end(call, kind="settled", status="ok", **more):
+        return {"kind": kind, "call_id": call, "at": 4.0, "outcome": {"status": status}, **more}
+
+    async def scenario():
+        journal = SqliteJournal(str(path))
+        me = journal.executor
+
+        def begin(call, approval=None):
+            intent = {"kind": "intent", "call_id": call, "at": 2.0, "approval": approval, "executor": me}
+            return ledger.begin(intent, me, [])
+
+        def yes(name):
+            return ledger.answer(name, Answer(verdict="approve", by="ann", at=2.0), 2.0)
+
+        for operation in (
+            ledger.park(parked("waits", 1), me, None, 1.0),
+            ledger.park(parked("waits", 2), me, None, 1.0),  # asked again
+            ledger.park(parked("told", 1), me, None, 1.0),
+            yes("told-1"),
+            ledger.park(parked("refused", 1), me, None, 1.0),
+            ledger.refuse("refused", end("refused", "refused", "error"), me, []),
+            ledger.park(parked("approved", 1), me, None, 1.0),
+            yes("approved-1"),
+            begin("approved", {"id": "approved-1", "binding": "b"}),
+            begin("runs", {"id": "on the spot", "binding": "b"}),
+            begin("unknown"),
+            ledger.settle("unknown", end("unknown", status="unknown", epoch=1), me, 1),
+            ledger.resolve("unknown", "happened", "ann", 5.0),
+            begin("held"),
+            ledger.park(parked("held", 1), me, 1, 3.0),
+            begin("committed"),
+            ledger.park(parked("committed", 1), me, 1, 3.0),
+            ledger.park(parked("committed", 2), me, 2, 3.0),
+            yes("committed-2"),
+            ledger.commit_begin("committed", "committed-2", "digest", executor=me, epoch=3, at=3.0),
+            ledger.commit_end("committed", "digest", me, 3, 3.0),
+            ledger.settle("committed", end("committed", epoch=3), me, 3),
+            begin("late"),
+            ledger.park(parked("late", 1), me, 1, 3.0),
+            ledger.expire("late", "late-1", end("late", "refused", "error"), 10.0),
+            begin("claimed"),
+            ledger.claim(["claimed"], lambda _: True, me, 3.0),
+            ledger.add_grant(grant("lasting"), 1.0),
+            ledger.add_grant(grant("ended"), 1.0),
+            ledger.revoke_grant("ended", 2.0),
+        ):
+            await journal.writer.write(operation)
+        journal.close()
+
+    asyncio.run(scenario())
+    return path
+
+
+def grant(name):
+    return Grant(
+        grant_id=name,
+        session="s",
+        agent="",
+        pattern=GrantPattern("t"),
+        definition="",
+        configuration="",
+        workspace="",
+        policy="",
+        by="ann",
+        at=1.0,
+    )
+
+
+CHANGED = {str: lambda value: value + "x", int: lambda value: value + 1, float: lambda value: value + 1}
+TABLES = ("call", "approval", "grant_given")
+NOT_TOLD = {("call", "committed", "executor")}  # who ended a call that had waited for its commit
+
+
+def changes_of(table, columns, row):
+    """Each way to change one row: every column, its removal, and another like it."""
+    key, name = columns[0], row[0]
+    for column, value in zip(columns, row, strict=True):
+        if (table, name, column) not in NOT_TOLD:
+            other = 1.0 if value is None else CHANGED[type(value)](value)
+            yield f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (other, name)
+    yield f"DELETE FROM {table} WHERE {key} = ?", (name,)
+    yield f"INSERT INTO {table} SELECT ?, {', '.join(columns[1:])} FROM {table} WHERE {key} = ?", (f"{name}x", name)
+
+
 @pytest.mark.promise("journal:audit:any-changed-record-is-named")
-def test_a_changed_state_beside_the_chain_is_found(tmp_path, journal_file):
-    for change in ("UPDATE call SET status = 'error'", "UPDATE call SET ended = 0", "DELETE FROM call"):
-        path = tmp_path / "j.sqlite"
-        path.write_bytes(journal_file)
-        connection = apsw.Connection(str(path))
-        connection.execute(change)
-        connection.close()
-        with pytest.raises(JournalCorrupt):
-            verified(path)
+@pytest.mark.parametrize("table", TABLES)
+def test_any_changed_removed_or_added_row_beside_the_chain_is_found(tmp_path, table):
+    path = whole_history(tmp_path / "j.sqlite")
+    verified(path)
+    connection = apsw.Connection(str(path))
+    columns = [found[1] for found in connection.execute(f"PRAGMA table_info({table})")]
+    rows = connection.execute(f"SELECT * FROM {table}").fetchall()
+    for row in rows:
+        for change, values in changes_of(table, columns, row):
+            connection.execute(change, values)
+            assert connection.changes() == 1
+            with pytest.raises(JournalCorrupt):
+                verified(path)
+            connection.execute(f"DELETE FROM {table}")
+            connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", rows)
+    verified(path)
 
 
 @pytest.mark.promise("journal:reader:fuzzed-bytes-never-crash")

@@ -4,7 +4,7 @@ What each finds:
 
 - an edited, removed, exchanged or inserted record: the chain, which names the first bad place;
 - records cut off at the end: the head that the file keeps, or, if that was edited too, a signed head kept elsewhere;
-- a changed row beside the chain (whose state a call is in): the records, which say what it must be;
+- a changed row beside the chain (where a call, a question or a grant stands): the records, which say what it must be;
 - everything rewritten from some place on by somebody who can write the file: only a signed head kept elsewhere.
 """
 
@@ -13,14 +13,14 @@ import hashlib
 import hmac
 import json
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from handrail.errors import ConfigurationError, JournalCorrupt
-from handrail.journal.ledger import CallRow
-from handrail.journal.records import Head, checked
+from handrail.journal.ledger import ApprovalRow, CallRow, GrantRow
+from handrail.journal.records import Head, Record, checked
+from handrail.journal.standing import SOMEBODY, Standing, standing
 from handrail.journal.stored import Reader
 
 _MIN_KEY = 16
@@ -103,11 +103,13 @@ def verify(reader: Reader, signed: SignedHead | None = None) -> Verified:
     base, head = reader.base(), reader.head()
     last = base
     pruned = base.sequence == 0
-    counted: Counter[str] = Counter()
+    grants = _Grants()
+    of_calls = 0
     for record in checked(reader.records(base.sequence), base):
         last = Head(record.sequence, record.hash)
         data = record.data
-        counted[data["kind"]] += 1
+        of_calls += _is_of_a_call(data)
+        grants.hear(data, record.sequence)
         if base.sequence == 0 and record.sequence == 1 and (data["kind"], data.get("id")) != ("journal", journal_id):
             raise JournalCorrupt("record 1 does not open this journal", sequence=1)
         pruned = pruned or _names_base(data, base)
@@ -127,7 +129,8 @@ def verify(reader: Reader, signed: SignedHead | None = None) -> Verified:
         raise JournalCorrupt(
             f"record {last.sequence + 1} is missing: a head was signed at {signed.sequence}", sequence=last.sequence + 1
         )
-    _verify_rows(reader, base, counted)
+    _verify_rows(reader, base, of_calls)
+    _verify_grants(reader, base, grants)
     return Verified(journal_id, last.sequence - base.sequence, base, last, signed)
 
 
@@ -135,42 +138,94 @@ def _names_base(data: Mapping[str, Any], base: Head) -> bool:
     return data["kind"] == "pruned" and (data.get("sequence"), data.get("hash")) == (base.sequence, base.hash.hex())
 
 
-def _verify_rows(reader: Reader, base: Head, counted: Counter[str]) -> None:
-    """Each call's row says what its records say, and no row is missing."""
-    intents_of_rows = ends_of_rows = 0
+def _is_of_a_call(data: Mapping[str, Any]) -> bool:
+    """Whether the record belongs to a call that has a row: evidence that came too late may be of none."""
+    return data["call_id"] != "" and data["kind"] != "stale"
+
+
+def _verify_rows(reader: Reader, base: Head, of_calls: int) -> None:
+    """Each call's row, and those of its questions, say what its records say; no row is missing and none is of nothing.
+
+    Retention drops the records of a call all together, and its rows with them.
+    """
+    records_seen = approvals_seen = 0
     for row in reader.rows_of_calls():
-        intents_of_rows += row.intent > base.sequence
-        ends_of_rows += row.end > base.sequence
-        if 0 < row.intent <= base.sequence or 0 < row.end <= base.sequence:
-            continue
-        ends: list[tuple[int, str]] = []
-        intents: list[int] = []
-        for record in reader.records_of(row.call_id):
-            data = record.data
-            if data["call_id"] != row.call_id:
-                raise JournalCorrupt(f"record {record.sequence} is filed under another call", sequence=record.sequence)
-            if data["kind"] in ("settled", "refused"):
-                ends.append((record.sequence, _status_in(data)))
-            elif data["kind"] == "intent":
-                intents.append(record.sequence)
-        _verify_row(row, intents, ends)
-    if (intents_of_rows, ends_of_rows) != (counted["intent"], counted["settled"] + counted["refused"]):
-        raise JournalCorrupt("the state of a call was removed: there are more records than calls")
+        records = reader.records_of(row.call_id)
+        must = standing(row.call_id, records)
+        _verify_call(row, must, records)
+        for approval in must.approvals.values():
+            _verify_approval(reader, approval, records)
+        records_seen += sum(_is_of_a_call(record.data) for record in records)
+        approvals_seen += len(must.approvals)
+    if records_seen != of_calls:
+        raise _call_without_row(reader, base)
+    if approvals_seen != sum(1 for _ in reader.rows_of_approvals()):
+        raise _approval_without_record(reader)
 
 
-def _status_in(data: Mapping[str, Any]) -> str:
-    outcome = data.get("outcome")
-    return str(cast("Mapping[str, Any]", outcome).get("status")) if isinstance(outcome, Mapping) else "no outcome"
-
-
-def _verify_row(row: CallRow, intents: list[int], ends: list[tuple[int, str]]) -> None:
-    expected = [] if not row.is_over else [(row.end, row.status)]
-    if ends != expected:
-        place = ends[-1][0] if ends else row.end
+def _verify_call(row: CallRow, must: Standing, records: list[Record]) -> None:
+    if must.call is None:
+        raise JournalCorrupt(f"there is no record of the call {row.call_id}")
+    executor = row.executor if must.call.executor == SOMEBODY else must.call.executor
+    if row != must.call._replace(executor=executor):
+        place = max(record.sequence for record in records if record.data["kind"] != "stale")
         raise JournalCorrupt(f"the state of call {row.call_id} is not what record {place} says", sequence=place)
-    if intents != ([row.intent] if row.intent else []):
-        place = intents[0] if intents else row.intent
-        raise JournalCorrupt(f"the intent of call {row.call_id} is not where its state says", sequence=place)
+
+
+def _verify_approval(reader: Reader, must: ApprovalRow, records: list[Record]) -> None:
+    if reader.approval(must.approval_id) != must:
+        place = must.answered or must.parked or records[0].sequence
+        raise JournalCorrupt(
+            f"the state of approval {must.approval_id} is not what record {place} says", sequence=place
+        )
+
+
+def _call_without_row(reader: Reader, base: Head) -> JournalCorrupt:
+    for record in reader.records(base.sequence):
+        data = record.data
+        if _is_of_a_call(data) and reader.call(data["call_id"]) is None:
+            place = record.sequence
+            return JournalCorrupt(f"the state of call {data['call_id']} of record {place} was removed", sequence=place)
+    return JournalCorrupt("there are more records of calls than calls")
+
+
+def _approval_without_record(reader: Reader) -> JournalCorrupt:
+    for row in reader.rows_of_approvals():
+        if row.approval_id not in standing(row.call_id, reader.records_of(row.call_id)).approvals:
+            return JournalCorrupt(f"there is no record of the approval {row.approval_id}")
+    return JournalCorrupt("there are more approvals than records of them")
+
+
+@dataclass(slots=True)
+class _Grants:
+    """What the records say of grants."""
+
+    given: dict[str, GrantRow] = field(default_factory=dict[str, GrantRow])
+    ended: dict[str, float] = field(default_factory=dict[str, float])
+
+    def hear(self, data: Mapping[str, Any], sequence: int) -> None:
+        try:
+            if data["kind"] == "grant":
+                grant = data["grant"]
+                self.given[grant["grant_id"]] = GrantRow(grant["grant_id"], grant["session"], sequence)
+            elif data["kind"] == "revoked":
+                self.ended[data["grant_id"]] = float(data["at"])
+        except (KeyError, TypeError) as error:
+            raise JournalCorrupt(f"record {sequence} is no record of a grant: {error!r}", sequence=sequence) from None
+
+
+def _verify_grants(reader: Reader, base: Head, grants: _Grants) -> None:
+    """Each grant's row says what its records say, as far as they are kept; and no row is missing."""
+    rows = {row.grant_id: row for row in reader.grants()}
+    for grant_id, given in grants.given.items():
+        if rows.get(grant_id) != given._replace(revoked_at=grants.ended.get(grant_id)):
+            place = given.granted
+            raise JournalCorrupt(f"the state of grant {grant_id} is not what record {place} says", sequence=place)
+    for row in rows.values():
+        if row.grant_id in grants.given:
+            continue
+        if row.granted > base.sequence or (row.revoked_at is None and row.grant_id in grants.ended):
+            raise JournalCorrupt(f"there is no record of the grant {row.grant_id} as it stands")
 
 
 def exported(reader: Reader) -> Iterator[str]:

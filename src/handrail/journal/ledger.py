@@ -317,7 +317,7 @@ def park(parked: ParkedCall, executor: str, epoch: int | None, at: float) -> Ope
         else:
             raise ApprovalError(f"the call {parked.call_id} is {row.state}, so it cannot wait for an answer")
         sequence = page.append(record)
-        if epoch is None and row is not None:  # asked again: the question before this one is over
+        if row is not None:  # asked again: the question before this one is over
             _use(page, page.approvals.get(row.approval_id))
         page.put_call(after)
         page.put_approval(

@@ -361,10 +361,21 @@ class PostgresReader:
     def rows_of_calls(self) -> Iterator[CallRow]:
         """Every call's row, by id, piecewise."""
         sql = f"SELECT {_CALL} FROM handrail_call WHERE journal = %s AND call_id > %s ORDER BY call_id LIMIT %s"  # noqa: S608 - a constant
+        return (CallRow(*row) for row in self._by_id(sql))
+
+    def rows_of_approvals(self) -> Iterator[ApprovalRow]:
+        """Every approval's row, by id, piecewise."""
+        sql = (
+            f"SELECT {_APPROVAL} FROM handrail_approval"  # noqa: S608 - a constant
+            " WHERE journal = %s AND approval_id > %s ORDER BY approval_id LIMIT %s"
+        )
+        return (ApprovalRow(*row) for row in self._by_id(sql))
+
+    def _by_id(self, sql: str) -> Iterator[Any]:
         after = ""
         while True:
             rows = self._rows(sql, self._name, after, CHUNK)
-            yield from (CallRow(*row) for row in rows)
+            yield from rows
             if len(rows) < CHUNK:
                 return
             after = rows[-1][0]

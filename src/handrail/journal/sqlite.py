@@ -324,11 +324,18 @@ class SqliteReader:
 
     def rows_of_calls(self) -> Iterator[CallRow]:
         """Every call's row, by id, piecewise."""
+        return map(_call_row, self._by_id(f"SELECT {_CALL} FROM call WHERE call_id > ? ORDER BY call_id LIMIT ?"))  # noqa: S608 - a constant
+
+    def rows_of_approvals(self) -> Iterator[ApprovalRow]:
+        """Every approval's row, by id, piecewise."""
+        sql = f"SELECT {_APPROVAL} FROM approval WHERE approval_id > ? ORDER BY approval_id LIMIT ?"  # noqa: S608 - a constant
+        return map(_approval_row, self._by_id(sql))
+
+    def _by_id(self, sql: str) -> Iterator[Any]:
         after = ""
         while True:
-            sql = f"SELECT {_CALL} FROM call WHERE call_id > ? ORDER BY call_id LIMIT ?"  # noqa: S608 - a constant
             rows = self._rows(sql, (after, CHUNK))
-            yield from (_call_row(row) for row in rows)
+            yield from rows
             if len(rows) < CHUNK:
                 return
             after = rows[-1][0]
@@ -496,6 +503,8 @@ def _call_row(row: Collection[Any]) -> CallRow:
 def _approval_row(row: Any) -> ApprovalRow:
     kinds = (str, str, int, int, str, int, float, str)
     approval_id, call_id, parked, answered, verdict, used, expires_at, binding = _typed(row, kinds, "an approval")
+    if used not in (0, 1):
+        raise JournalCorrupt("the journal file is damaged: an approval is neither used nor unused")
     return ApprovalRow(approval_id, call_id, parked, answered, verdict, bool(used), expires_at, binding)
 
 
