@@ -339,8 +339,6 @@ def _leaf(rule: Rule) -> list[Instruction]:
         return [(RET, 0, 0, rule)]
     program: list[Instruction] = []
     for check in rule:
-        if check.mask == 0 and not check.negate:
-            return [*program, (RET, 0, 0, check.answer)]
         program.append((LD, 0, 0, 16 + 8 * check.argument))
         if check.mask != FULL_WORD:
             program.append((AND, 0, 0, check.mask))
@@ -358,11 +356,9 @@ NO_FILTER = _libc.Filter(b"")
 """A program without an instruction: the kernel refuses it."""
 
 
-def install(prepared: _libc.Filter, flags: int = 0) -> None:
-    """Install a filter for this process and all it will start. Needs ``no_new_privs``. There is no way
-    back.
-    """
-    _libc.install_filter(prepared, flags)
+def install(prepared: _libc.Filter) -> None:
+    """Install a filter for this process and all it will start. Needs ``no_new_privs``. There is no way back."""
+    _libc.install_filter(prepared, 0)
 
 
 def listen(prepared: _libc.Filter) -> int:

@@ -1,14 +1,17 @@
 """The filters against an emulator and a reference of our own: neither shares a line with the compiler."""
 
+import ctypes
 import itertools
+import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from handrail_cell import frames, seccomp
+from handrail_cell import _libc, frames, seccomp
 from handrail_cell._numbers import HIGHEST_KNOWN, NUMBERS
 
 ARCHES = (0xC000003E, 0xC00000B7)
@@ -386,13 +389,79 @@ def test_unless_more_is_said_a_cell_has_namespaces_and_no_network(column):
     assert answers(seccomp.final_policy(column, may_exec=True), column, "socket", 2, 1, 0) == ALLOW  # of its own
 
 
+@pytest.mark.parametrize("mask", [0xFFFFFFFF, 0xF], ids=["whole word", "masked"])  # of one instruction more
+@pytest.mark.parametrize("numbers", range(246, 258, 2))
+def test_halves_as_far_apart_as_a_jump_can_reach_or_farther_are_compiled_alike(numbers, mask):
+    """A conditional jump passes over 255 instructions at most."""
+    policy: seccomp.Policy = dict.fromkeys(range(0, numbers, 2), EPERM)
+    policy[0] = (seccomp.Check(0, mask, 0, EPERM),)
+    program = seccomp.compile_filter(policy, 0, highest=numbers)
+    for nr in range(numbers + 2):
+        wanted = ENOSYS if nr > numbers else EPERM if nr in policy else ALLOW
+        assert emulate(program, nr, ARCHES[0], (0,) * 6) == wanted
+
+
+def said_by_a_child(act: Callable[[], str]) -> str:
+    """What ``act`` says in a process of its own, which may give up what it has for ever."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+            os.write(writer, act().encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as said:
+        text = said.read().decode()
+    os.waitpid(child, 0)
+    return text
+
+
+def tried() -> str:
+    try:
+        os.sched_setaffinity(os.getppid(), {0})
+    except PermissionError:
+        return "refused"
+    return "done"
+
+
+def filters() -> str:
+    """How many filters hold this process."""
+    return Path("/proc/self/status").read_text().partition("Seccomp_filters:")[2].split()[0]
+
+
 @pytest.mark.walls
-def test_the_filter_that_is_rehearsed_with_is_refused_by_the_kernel():
-    before = Path("/proc/self/status").read_text().partition("Seccomp_filters:")[2].split()[0]
+def test_a_filter_binds_the_process_that_installs_it_and_one_that_the_kernel_refuses_binds_nobody():
+    mine, before = os.sched_getaffinity(0), filters()
     with pytest.raises(OSError, match="Invalid argument"):
         seccomp.install(seccomp.NO_FILTER)
+    assert filters() == before
+    policy = seccomp.final_policy(_libc.COLUMN, may_exec=True, reduced=True)
+    prepared = seccomp.prepare(policy, _libc.COLUMN)
+
+    def walled() -> str:
+        seccomp.install(prepared)
+        return tried()
+
+    assert said_by_a_child(tried) == "done"
+    os.sched_setaffinity(0, mine)
+    assert said_by_a_child(walled) == "refused"
+    assert os.sched_getaffinity(0) == mine
+
+
+@pytest.mark.walls
+def test_who_installs_a_filter_that_notifies_holds_its_listener_unless_there_is_one_above():
+    before = filters()
     assert seccomp.listen(seccomp.NO_FILTER) == -1
-    assert Path("/proc/self/status").read_text().partition("Seccomp_filters:")[2].split()[0] == before
+    assert filters() == before
+    prepared = seccomp.prepare(seccomp.farewell_policy(_libc.COLUMN), _libc.COLUMN)
+
+    def listening() -> str:
+        listener = seccomp.listen(prepared)
+        return "none" if listener == -1 else os.readlink(f"/proc/self/fd/{listener}")
+
+    assert said_by_a_child(listening) in ("anon_inode:seccomp notify", "none")
 
 
 @pytest.mark.parametrize("column", [0, 1])
