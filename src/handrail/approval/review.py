@@ -125,13 +125,18 @@ def _hides(other: Rule, other_place: int, rule: Rule, place: int) -> bool:
         return False
     if other.risks and not (rule.risks and set(rule.risks) <= set(other.risks)):
         return False
+    if rule.decision == "allow" and other.decision != "allow" and _has_command(other):
+        return False  # an allow asks about every line that it cannot read; the other hears such a line loosely
     return all(any(_implies(mine, theirs) for mine in rule.conditions) for theirs in other.conditions)
 
 
 def _strictest(rule: Rule) -> int:
     """The most that a rule can say: one that allows commands asks about a line that it cannot read."""
-    asks = rule.decision == "allow" and any(isinstance(condition, CommandLike) for condition in rule.conditions)
-    return _STRICT["ask" if asks else rule.decision]
+    return _STRICT["ask" if rule.decision == "allow" and _has_command(rule) else rule.decision]
+
+
+def _has_command(rule: Rule) -> bool:
+    return any(isinstance(condition, CommandLike) for condition in rule.conditions)
 
 
 def _tools_within(rule: Rule, other: Rule) -> bool:

@@ -311,6 +311,16 @@ def test_review_finds_rules_that_never_match_are_hidden_or_allow_too_much() -> N
     n=0,
     line="ls; git push",
 )
+@example(
+    texts=[
+        f'[[rule]]\ntool = "host:t"\ndecision = "{decision}"\ncommand.shapes = ["git-read"]\n'
+        for decision in ("allow", "deny")
+    ],
+    tool="host:t",
+    requested="/w/src/a/x",
+    n=0,
+    line="ls; git push",
+)
 def test_a_rule_that_review_calls_hidden_never_decides(
     texts: list[str], tool: str, requested: str, n: int, line: str
 ) -> None:
