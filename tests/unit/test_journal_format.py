@@ -66,16 +66,17 @@ def test_a_recorded_journal_is_recovered_and_goes_on(recorded: Path) -> None:
         waiting = [parked.call_id for parked, _ in await journal.list_parked()]
         grants = {grant.grant_id: grant.revoked_at is None for grant in await journal.grants()}
         executor = ToolExecutor(tools(ran), journal=journal)
-        (done,) = await recover(executor, journal)
+        late, done = await recover(executor, journal)
         new = await executor.execute("pay", {})
         audit.verify(journal.reader)
         journal.close()
-        return outcomes, waiting, grants, done, new
+        return outcomes, waiting, grants, late, done, new
 
-    outcomes, waiting, grants, done, new = asyncio.run(scenario())
+    outcomes, waiting, grants, late, done, new = asyncio.run(scenario())
     assert {call: outcome and outcome.status for call, outcome in outcomes.items()} == OUTCOMES
     assert "ann settled it" in outcomes["settled-by-ann"].text
     assert waiting == []  # its time is over
+    assert (late.step.call_id, late.outcome.reason) == ("waiting", "approval_expired")
     assert grants == {"kept": True, "ended": False}
     assert (done.step.call_id, done.step.block, done.outcome.status) == ("cut-off", "never", "unknown")
     assert new.status == "ok"

@@ -186,7 +186,7 @@ def _recovered_json(item: Recovered) -> dict[str, Any]:
     step = item.step
     return {
         "call_id": step.call_id,
-        "tool": step.call.intent.declaration.tool,
+        "tool": step.tool,
         "action": step.action,
         "why": step.why,
         "block": step.block,
@@ -196,7 +196,7 @@ def _recovered_json(item: Recovered) -> dict[str, Any]:
 
 def _recovered_line(item: Recovered) -> str:
     status = "" if item.outcome is None else f" → {item.outcome.status}"
-    return f"{item.step.call_id}  {item.step.call.intent.declaration.tool}  {item.step.action}: {item.step.why}{status}"
+    return f"{item.step.call_id}  {item.step.tool}  {item.step.action}: {item.step.why}{status}"
 
 
 @app.command()
@@ -230,7 +230,10 @@ def prune(
     workspace: WorkspaceOption = ".",
     journal: JournalOption = None,
 ) -> None:
-    """Drop old records that nothing needs any more; the chain of the rest stays verifiable."""
+    """Drop old records that nothing needs any more; the chain of the rest stays verifiable.
+
+    Calls whose question was open until before then are ended, answered or not; grants are kept until they are revoked.
+    """
     before = time.time() - days * 86_400
     cut = _with_journal(_path(workspace, journal), lambda opened: opened.prune(before))
     typer.echo("Nothing was dropped." if cut is None else f"Dropped the records up to {cut.sequence}.")

@@ -372,14 +372,19 @@ def waiting(row: ApprovalRow | None, approval_id: str, now: float) -> ApprovalRo
     return row
 
 
-def expire(call_id: str, approval_id: str, refusal: Mapping[str, Any], now: float) -> Operation:
-    """Record the end of a call whose question was not answered in time. Decides whether it did that."""
+def expire(
+    call_id: str, approval_id: str, refusal: Mapping[str, Any], now: float, *, forgotten: float = 0.0
+) -> Operation:
+    """Record the end of a call whose question was not answered in time. Decides whether it did that.
+
+    ``forgotten``: a question that was open until before this time is over even if it was answered and nobody went on.
+    """
 
     def decide(page: Page) -> bool:
         row, question = page.calls.get(call_id), page.approvals.get(approval_id)
         if row is None or question is None or row.state not in ("parked", "held") or row.approval_id != approval_id:
             return False
-        if question.used or question.answered or now < question.expires_at:
+        if question.used or not is_lapsed(question, now, forgotten):
             return False
         state = "refused" if row.state == "parked" else "settled"
         _ended(page, row, {**refusal, "kind": state, "of": row.intent}, state)
@@ -389,14 +394,28 @@ def expire(call_id: str, approval_id: str, refusal: Mapping[str, Any], now: floa
     return Operation("expire", decide, (call_id,), (approval_id,))
 
 
-def prune(cut: Head, at: float) -> Operation:
-    """Drop every record up to ``cut``, and say so in the chain. The caller has made sure that none is needed."""
+def is_lapsed(question: ApprovalRow, now: float, forgotten: float = 0.0) -> bool:
+    """Whether a question is over without having been used (see :func:`expire`)."""
+    return now >= question.expires_at and (not question.answered or question.expires_at < forgotten)
+
+
+def prune(cut: Head, grants: Iterable[Grant], at: float) -> Operation:
+    """Drop every record up to ``cut``, and say so in the chain. The caller has made sure that none is needed.
+
+    ``grants`` are those that stand and whose records are dropped: each is recorded anew first.
+    """
+    standing = {grant.grant_id: grant for grant in grants}
 
     def decide(page: Page) -> int:
+        for grant_id, grant in standing.items():
+            row = page.grants.get(grant_id)
+            if row is not None and row.revoked_at is None and row.granted <= cut.sequence:
+                sequence = page.append({**_brief("grant", "", at), "grant": grant.to_json()})
+                page.put_grant(row._replace(granted=sequence))
         page.cut = cut
         return page.append({**_brief("pruned", "", at), "sequence": cut.sequence, "hash": cut.hash.hex()})
 
-    return Operation("prune", decide)
+    return Operation("prune", decide, grants=tuple(standing))
 
 
 def add_grant(grant: Grant, now: float) -> Operation:

@@ -60,6 +60,15 @@ def _outcome(data: Mapping[str, Any]) -> ToolOutcome:
     )
 
 
+def unanswered(tool: str) -> ToolOutcome:
+    """A call that waited before it ran, and with which nobody went on in time."""
+    return ToolOutcome.error(
+        f"Nobody answered in time whether {tool} may run, or nobody went on with it. It did not run.",
+        Reason.APPROVAL_EXPIRED,
+        tool=tool,
+    )
+
+
 def resolved_outcome(outcome: ToolOutcome, resolution: Mapping[str, Any]) -> ToolOutcome:
     """An unknown outcome after somebody said what became of it."""
     by = resolution.get("by", "somebody")

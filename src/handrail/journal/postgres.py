@@ -73,7 +73,8 @@ ON CONFLICT (journal, approval_id) DO UPDATE SET answered = EXCLUDED.answered, v
 """
 _PUT_GRANT = """
 INSERT INTO handrail_grant VALUES (%s,%s,%s,%s,%s)
-ON CONFLICT (journal, grant_id) DO UPDATE SET revoked_at = EXCLUDED.revoked_at
+ON CONFLICT (journal, grant_id) DO UPDATE SET granted = EXCLUDED.granted,
+    revoked_at = EXCLUDED.revoked_at
 """
 _NEEDED = """
 SELECT least(
@@ -81,9 +82,7 @@ SELECT least(
         ON r.journal = c.journal AND r.call_id = c.call_id AND r.call_id <> ''
         WHERE c.journal = %(journal)s AND (c.ended = 0 OR c.ended > %(cut)s OR c.resolved > %(cut)s)
             AND r.sequence <= %(cut)s),
-    (SELECT min(parked) FROM handrail_approval WHERE journal = %(journal)s AND NOT used AND parked <= %(cut)s),
-    (SELECT min(granted) FROM handrail_grant
-        WHERE journal = %(journal)s AND revoked_at IS NULL AND granted <= %(cut)s)
+    (SELECT min(parked) FROM handrail_approval WHERE journal = %(journal)s AND NOT used AND parked <= %(cut)s)
 )
 """
 _PRUNE = (
@@ -381,7 +380,7 @@ class PostgresReader:
             after = rows[-1][0]
 
     def needed_before(self, cut: int) -> int | None:
-        """The first record at or before ``cut`` that a call, question or grant which goes on behind it still needs."""
+        """The first record at or before ``cut`` that a call or question which goes on behind it still needs."""
         return self._fetched(_NEEDED, {"journal": self._name, "cut": cut})[0][0]
 
     def is_alive(self, executor: str) -> bool:

@@ -17,10 +17,12 @@ from handrail import faults
 from handrail.errors import ChangeError, JournalCorrupt, StaleEpoch
 from handrail.journal.intent import Declaration, Intent
 from handrail.journal.ledger import CallRow
+from handrail.journal.outcomes import unanswered
 from handrail.journal.records import checked
 from handrail.journal.recovery import (
     Interrupted,
     Step,
+    Unanswered,
     committed,
     did_not_happen,
     happened,
@@ -123,20 +125,20 @@ async def recover(
     clock: Callable[[], float] = time.time,
 ) -> list[Recovered]:
     """Settle every interrupted call by the plan. Of several who recover at once, each call is one's alone."""
-    results: list[Recovered] = []
+    results = await _unanswered(journal, dry_run=dry_run)
     for row, call in await interrupted(journal, check_chain=check_chain):
         step = _planned(host, call, clock())
         if dry_run or step.action == "wait":
             results.append(Recovered(step))
         elif step.action == "expire":
-            results.append(await _expired(journal, host, step))
+            results.append(await _expired(journal, host, step, call))
         else:
             faults.point("recovery.claim.before")
             claimed = await journal.claim([row.call_id])
             faults.point("recovery.claim.after")
             for owned in claimed:
                 try:
-                    results.append(Recovered(step, await _carried_out(journal, host, step, owned)))
+                    results.append(Recovered(step, await _carried_out(journal, host, step, call, owned)))
                 except StaleEpoch:
                     log.info("call %s was taken over by another recovery", step.call_id)
     return results
@@ -150,16 +152,16 @@ def _planned(host: Host, call: Interrupted, now: float) -> Step:
     return step
 
 
-async def _carried_out(journal: StoredJournal, host: Host, step: Step, row: CallRow) -> ToolOutcome:
-    tool = step.call.intent.declaration.tool
+async def _carried_out(journal: StoredJournal, host: Host, step: Step, call: Interrupted, row: CallRow) -> ToolOutcome:
+    tool = step.tool
     if step.action == "replay":
         if host.replay is not None:
-            return await host.replay(step.call.intent)
+            return await host.replay(call.intent)
         outcome, evidence = nobody_knows(tool, "this host does not run calls again"), "none"
     elif step.action == "roll_forward":
         outcome, evidence = await _rolled_forward(host, step)
     elif step.action == "reconcile":
-        outcome, evidence = await _reconciled(host, step)
+        outcome, evidence = await _reconciled(host, call)
     else:
         outcome, evidence = step.outcome or nobody_knows(tool, step.why), step.why
     final = outcome.with_(call_id=step.call_id, tool=tool)
@@ -170,7 +172,7 @@ async def _carried_out(journal: StoredJournal, host: Host, step: Step, row: Call
 
 
 async def _rolled_forward(host: Host, step: Step) -> tuple[ToolOutcome, str]:
-    tool = step.call.intent.declaration.tool
+    tool = step.tool
     try:
         done = host.roll_forward is not None and await host.roll_forward(step.call_id)
         faults.point("recovery.rolled_forward")
@@ -181,14 +183,14 @@ async def _rolled_forward(host: Host, step: Step) -> tuple[ToolOutcome, str]:
     return nobody_knows(tool, "its commit was begun, and the changes are no longer kept"), "commit begun"
 
 
-async def _reconciled(host: Host, step: Step) -> tuple[ToolOutcome, str]:
+async def _reconciled(host: Host, call: Interrupted) -> tuple[ToolOutcome, str]:
     """What the host saw. A hook that fails, or answers anything else, knows nothing."""
-    tool = step.call.intent.declaration.tool
+    tool = call.tool
     try:
-        answer = host.reconcile[tool](step.call.intent)
+        answer = host.reconcile[tool](call.intent)
         verdict = await answer if inspect.isawaitable(answer) else answer
     except Exception:
-        log.exception("the reconcile hook of %s failed on call %s", tool, step.call_id)
+        log.exception("the reconcile hook of %s failed on call %s", tool, call.call_id)
         verdict = "unknown"
     if verdict == "happened":
         return happened(tool), "reconciled: happened"
@@ -197,11 +199,20 @@ async def _reconciled(host: Host, step: Step) -> tuple[ToolOutcome, str]:
     return nobody_knows(tool, "the host could not tell either"), "reconciled: unknown"
 
 
-async def _expired(journal: StoredJournal, host: Host, step: Step) -> Recovered:
-    outcome = (step.outcome or did_not_happen(step.call.intent.declaration.tool)).with_(
-        call_id=step.call_id, tool=step.call.intent.declaration.tool
-    )
-    ended = await journal.expire(step.call_id, step.call.held_by or "", outcome)
+async def _unanswered(journal: StoredJournal, *, dry_run: bool) -> list[Recovered]:
+    """End the calls that waited before they ran and were not answered in time."""
+    results: list[Recovered] = []
+    for parked in await journal.lapsed():
+        outcome = unanswered(parked.tool).with_(call_id=parked.call_id)
+        step = Step(Unanswered(parked.call_id, parked.tool), "expire", "nobody answered in time; it never ran", outcome)
+        ended = not dry_run and await journal.expire(parked.call_id, parked.approval_id, outcome)
+        results.append(Recovered(step, outcome if ended else None))
+    return results
+
+
+async def _expired(journal: StoredJournal, host: Host, step: Step, call: Interrupted) -> Recovered:
+    outcome = (step.outcome or did_not_happen(step.tool)).with_(call_id=step.call_id, tool=step.tool)
+    ended = await journal.expire(step.call_id, call.held_by or "", outcome)
     if ended and host.drop is not None:
         await host.drop(step.call_id)
     return Recovered(step, outcome if ended else None)

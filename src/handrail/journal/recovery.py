@@ -3,6 +3,7 @@
 The evidence decides in this order:
 
 1. It ran staged and its question still waits: nothing is to be done. Nobody answered in time: it did not happen.
+   So it is with a call that waits before it runs.
 2. Its commit was begun: it is rolled forward. Its commit was ended: it happened.
 3. The persisted and the present declaration both say ``safe``, of the same source, replay key, definition,
    configuration and environment: it runs again. Each difference blocks that with a reason of its own.
@@ -66,6 +67,24 @@ class Interrupted:
     answered: bool = False
     expires_at: float = 0.0
 
+    @property
+    def call_id(self) -> str:
+        """The call's id."""
+        return self.intent.call_id
+
+    @property
+    def tool(self) -> str:
+        """The canonical id of its tool."""
+        return self.intent.declaration.tool
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A call that waited before it ran, and that nobody answered in time."""
+
+    call_id: str
+    tool: str
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -74,7 +93,7 @@ class Step:
     ``why`` says it in words; ``block`` names what forbids a replay.
     """
 
-    call: Interrupted
+    call: Interrupted | Unanswered
     action: Action
     why: str
     outcome: ToolOutcome | None = None
@@ -83,7 +102,12 @@ class Step:
     @property
     def call_id(self) -> str:
         """The call's id."""
-        return self.call.intent.call_id
+        return self.call.call_id
+
+    @property
+    def tool(self) -> str:
+        """The canonical id of its tool."""
+        return self.call.tool
 
 
 def understand(records: Iterable[Record]) -> Interrupted:

@@ -79,7 +79,6 @@ SELECT min(place) FROM (
     SELECT min(r.sequence) AS place FROM call c JOIN record r ON r.call_id = c.call_id AND r.call_id <> ''
         WHERE (c.ended = 0 OR c.ended > ? OR c.resolved > ?) AND r.sequence <= ?
     UNION ALL SELECT min(parked) FROM approval WHERE used = 0 AND parked <= ?
-    UNION ALL SELECT min(granted) FROM grant_given WHERE revoked_at IS NULL AND granted <= ?
 )
 """
 
@@ -341,8 +340,8 @@ class SqliteReader:
             after = rows[-1][0]
 
     def needed_before(self, cut: int) -> int | None:
-        """The first record at or before ``cut`` that a call, question or grant which goes on behind it still needs."""
-        found = self._rows(_NEEDED, (cut, cut, cut, cut, cut))
+        """The first record at or before ``cut`` that a call or question which goes on behind it still needs."""
+        found = self._rows(_NEEDED, (cut, cut, cut, cut))
         return found[0][0]
 
     def is_alive(self, executor: str) -> bool:

@@ -16,7 +16,7 @@ from handrail.errors import ApprovalError, JournalCorrupt, JournalError
 from handrail.journal import ledger
 from handrail.journal.intent import Declaration, Intent, configuration_parts, environment_of, intent_data
 from handrail.journal.ledger import ApprovalRow, CallRow, GrantRow
-from handrail.journal.outcomes import outcome_from_json, outcome_to_json, resolved_outcome
+from handrail.journal.outcomes import outcome_from_json, outcome_to_json, resolved_outcome, unanswered
 from handrail.journal.records import Head, Record
 from handrail.journal.records import checked as checked_chain
 from handrail.journal.secrets import Redactor, declares_secrets
@@ -239,17 +239,35 @@ class StoredJournal:
 
     async def expire(self, call_id: str, approval_id: str, outcome: ToolOutcome) -> bool:
         """End a call whose question was not answered in time; ``False`` where somebody was quicker."""
+        return await self._expire(call_id, approval_id, outcome, 0.0)
+
+    async def _expire(self, call_id: str, approval_id: str, outcome: ToolOutcome, forgotten: float) -> bool:
         refusal = self._end("refused", call_id, None, outcome)
-        return await self.writer.write(ledger.expire(call_id, approval_id, refusal, self._clock()))
+        return await self.writer.write(ledger.expire(call_id, approval_id, refusal, self._clock(), forgotten=forgotten))
+
+    async def lapsed(self, forgotten: float = 0.0) -> list[ParkedCall]:
+        """The calls that waited before they ran and that nobody answered in time, oldest first.
+
+        ``forgotten``: also those that were answered, were open until before this time, and that nobody went on with.
+        """
+        return await self._read(lambda: self._lapsed(forgotten))
 
     async def prune(self, before: float) -> Head | None:
         """Drop the records older than ``before`` (seconds since the epoch), as far as none of them is still needed.
 
         Returns the last that was dropped, or ``None`` where there was nothing to drop. The chain stays verifiable.
+
+        Nothing holds it back for ever: a call whose question was open until before then, and which nobody went on
+        with, is ended now (its records go at a later turn, when its end is old enough); a grant that stands is
+        recorded anew. A call that ran staged and waits for its commit is left to a recovery, which has its changes.
         """
+        for parked in await self.lapsed(before):
+            outcome = unanswered(parked.tool).with_(call_id=parked.call_id)
+            await self._expire(parked.call_id, parked.approval_id, outcome, before)
         cut = await self._read(lambda: self._cut(before))
         if cut is not None:
-            await self.writer.write(ledger.prune(cut, self._clock()))
+            kept = await self._read(lambda: self._standing_grants(cut.sequence))
+            await self.writer.write(ledger.prune(cut, kept, self._clock()))
         return cut
 
     def outcome_of(self, call_id: str) -> ToolOutcome | None:
@@ -283,6 +301,20 @@ class StoredJournal:
                 raise JournalError(f"record {sequence} is older than what retention keeps")
             raise JournalCorrupt(f"record {sequence} is missing", sequence=sequence)
         return record
+
+    def _lapsed(self, forgotten: float) -> list[ParkedCall]:
+        now = self._clock()
+        rows = [row for row in self.reader.approvals_unused() if row.parked and ledger.is_lapsed(row, now, forgotten)]
+        calls = {row.call_id: self.reader.call(row.call_id) for row in rows}
+        return [
+            self._question(row)[0]
+            for row in rows
+            if (call := calls[row.call_id]) is not None
+            and (call.state, call.approval_id) == ("parked", row.approval_id)
+        ]
+
+    def _standing_grants(self, place: int) -> list[Grant]:
+        return [self._grant(row) for row in self.reader.grants() if row.revoked_at is None and row.granted <= place]
 
     def _cut(self, before: float) -> Head | None:
         base = self.reader.base()
