@@ -59,6 +59,7 @@ from handrail.errors import (
     PathEscape,
     PathUnusable,
     SandboxUnavailable,
+    StaleEpoch,
     ToolError,
 )
 from handrail.guard import FilesystemGuard, Guarded
@@ -118,6 +119,7 @@ class _Walk(Struct):
     checked: Checked | None = None
     change_digest: str | None = None
     settled: bool = False
+    may_be_real: bool = False  # its staged changes, or some of them
 
 
 class _EditedTooOften(Exception):
@@ -487,13 +489,21 @@ class ToolExecutor:
             )
         walk.change_digest = changes.digest
         digest = walk.change_digest
+
+        async def begun() -> None:
+            try:
+                await self._journal.commit_begin(reviewed, digest)
+            except StaleEpoch:  # another process has the call now, and may commit it
+                walk.may_be_real = True
+                raise
+            walk.may_be_real = True
+
+        async def ended() -> None:
+            walk.may_be_real = True
+            await self._journal.commit_end(reviewed, digest)
+
         try:
-            await self._changes.commit(
-                reviewed.recorded.call_id,
-                changes,
-                begun=lambda: self._journal.commit_begin(reviewed, digest),
-                ended=lambda: self._journal.commit_end(reviewed, digest),
-            )
+            await self._changes.commit(reviewed.recorded.call_id, changes, begun=begun, ended=ended)
         except ChangeConflict as error:
             return ToolOutcome.error(
                 f"Conflict: {error}. Nothing was changed.",
@@ -902,9 +912,19 @@ def _begun_before() -> ToolOutcome:
 def _without_journal(walk: _Walk, error: JournalError) -> ToolOutcome:
     if walk.recorded is None:
         return ToolOutcome.error(f"The journal cannot be used, so nothing was run: {error}", Reason.JOURNAL_UNAVAILABLE)
+    if _stayed_staged(walk.recorded, walk):
+        return ToolOutcome.error(
+            f"The call ran staged, but the journal cannot be used, so nothing was changed: {error}",
+            Reason.JOURNAL_UNAVAILABLE,
+        )
     return ToolOutcome.unknown(
         f"The call ran, but its outcome could not be recorded: {error}", Reason.JOURNAL_UNAVAILABLE
     )
+
+
+def _stayed_staged(recorded: Recorded, walk: _Walk) -> bool:
+    """Whether nothing of the call can be real: a recovery would prove the same from the records."""
+    return recorded.checked.registered.tool.body.staged and not walk.may_be_real
 
 
 def _broken(walk: _Walk, error: Exception) -> ToolOutcome:

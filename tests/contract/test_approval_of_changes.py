@@ -29,6 +29,7 @@ from handrail import (
     Workspace,
 )
 from handrail.approval.inbox import Inbox
+from handrail.errors import JournalError
 from handrail.testing import MemoryJournal
 from small_keeper import SmallKeeper
 
@@ -135,6 +136,50 @@ async def test_a_result_that_breaks_its_schema_is_still_marked_when_its_changes_
     assert (outcome.status, outcome.reason, outcome.invalid_output) == ("ok", Reason.INVALID_OUTPUT, True)
     assert "breaks the tool's own output schema" in outcome.text
     assert desk.files() == {"a": "x"}
+
+
+class DyingJournal(MemoryJournal):
+    """Its server is gone from the step ``dies_at`` on."""
+
+    def __init__(self, dies_at: str) -> None:
+        super().__init__()
+        self.dies_at, self.dead = dies_at, False
+
+    def _live(self, step: str) -> None:
+        self.dead = self.dead or step == self.dies_at
+        if self.dead:
+            raise JournalError("the server is gone")
+
+    async def commit_begin(self, *args: Any, **given: Any) -> None:
+        self._live("commit_begin")
+        await super().commit_begin(*args, **given)
+
+    async def commit_end(self, *args: Any, **given: Any) -> None:
+        self._live("commit_end")
+        await super().commit_end(*args, **given)
+
+    async def settle(self, *args: Any, **given: Any) -> None:
+        self._live("settle")
+        await super().settle(*args, **given)
+
+
+@pytest.mark.parametrize(
+    ("dies_at", "answer", "status", "files"),
+    [
+        ("commit_begin", Approve(), "error", {}),
+        ("settle", Reject("no"), "error", {}),
+        ("commit_end", Approve(), "unknown", {"a": "x"}),
+        ("settle", Approve(), "unknown", {"a": "x"}),
+    ],
+)
+async def test_a_journal_that_dies_leaves_a_call_unknown_only_once_its_changes_may_be_real(
+    tmp_path: Path, dies_at: str, answer: Decision, status: str, files: dict[str, str]
+) -> None:
+    desk = Desk(tmp_path, answer)
+    desk.journal = DyingJournal(dies_at)
+    outcome = await desk.executor().execute("put", {"path": "a", "text": "x"})
+    assert (outcome.status, outcome.reason, desk.files()) == (status, Reason.JOURNAL_UNAVAILABLE, files)
+    assert ("nothing was changed" in outcome.text) == (status == "error")
 
 
 class Denies(RiskTable):
