@@ -9,7 +9,7 @@ executor.py    ToolExecutor: the corridor every call walks, top to bottom
 changes/       what a call did to files: staged, shown, committed, undone
 sandbox/       capability → walls; the keeper of the cells (handrail_cell lives inside them)
 approval/      policy, approvers, grants        journal/  intent, outcome, recovery, audit
-builtins/ mcp/ agent/ models/ adapters/ cli/    tools, servers, the loop, and the doors
+builtins/ mcp/ agent/ models/ cli/    tools, servers, the loop, and the doors
 """
 
 import importlib

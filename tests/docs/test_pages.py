@@ -1,5 +1,6 @@
 """What the pages show is what happens: examples run, and print what the page says they print."""
 
+import asyncio
 import json
 import re
 import subprocess
@@ -11,6 +12,7 @@ import commands_page
 import pytest
 import typer
 
+from handrail import ToolDef, ToolExecutor, ToolRegistry
 from handrail.approval.policy_file import load_policy
 from handrail.cli.main import COMMANDS
 from handrail.cli.serve import proxy_app, serve_app
@@ -36,6 +38,28 @@ def test_the_smallest_agent_runs_to_its_end() -> None:
 def test_the_skill_and_the_policy_that_the_pages_show_are_accepted() -> None:
     assert check_skill(ROOT / "examples" / "count.skill.yaml") == []
     load_policy(str(ROOT / "examples" / "policy.toml"))
+
+
+def test_the_adapter_that_its_page_shows_makes_the_round_trip() -> None:
+    page = (ROOT / "docs" / "extending" / "framework-adapter.md").read_text()
+    (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    written: dict[str, Any] = {}
+    exec(shown, written)
+
+    class Framework:
+        @staticmethod
+        def Tool(*parts: Any) -> tuple[Any, ...]:
+            return parts
+
+    registry = ToolRegistry()
+    for name in ("first", "second"):
+        parameters = {"type": "object", "properties": {"n": {"type": "integer"}}}
+        registry.register_from_def(ToolDef(name, name, parameters, "safe"), lambda args, name=name: f"{name} {args}")
+    with ToolExecutor(registry) as executor:
+        tools = {name: run for name, _, _, run in written["tools_for"](Framework, executor)}
+        assert asyncio.run(tools["first"]('{"n": 1}')) == "first {'n': 1}"
+        assert asyncio.run(tools["second"]('{"n": 2}')) == "second {'n': 2}"
+        assert "expected a whole number" in asyncio.run(tools["first"]('{"n": "42"}'))
 
 
 MCP_FILES = sorted((ROOT / "examples" / "mcp").iterdir())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -180,3 +181,8 @@ def test_a_path_that_leads_to_a_name_that_is_not_utf_8_is_one_like_any_other(pla
     os.makedirs(os.fsencode(place) + b"/d\xff/x")
     os.symlink(b"d\xff", place / "link")
     assert outcome(place, "list", "path=link/x/..")["text"] == "x/"
+
+
+def test_the_id_of_a_call_stands_on_one_line_however_narrow_the_window(place: Path) -> None:
+    parked = in_a_shell(place, "COLUMNS=20 $HANDRAIL call write path=a content=x --approve park")
+    assert re.search(r"^pending \(awaiting_approval\) · [0-9.]+ ms · call [0-9a-f-]{36}$", parked.stderr, re.MULTILINE)

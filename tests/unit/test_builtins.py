@@ -1,6 +1,7 @@
 """The file tools, through the corridor, on real files."""
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,11 +224,26 @@ def test_a_walk_passes_over_a_directory_that_became_a_link_to_outside(tmp_path: 
     (root / "a" / "b" / "c").mkdir(parents=True)
     (root / "z").touch()
     with Workspace(root) as workspace:
-        walk = entries_beneath(workspace, b".", Signal())
+        unread: list[bytes] = []
+        walk = entries_beneath(workspace, b".", Signal(), unread)
         seen = [next(walk).path for _ in range(3)]
         (root / "a").rename(tmp_path / "was-a")
         (root / "a").symlink_to("../outside")
         assert [*seen, *(entry.path for entry in walk)] == [b"a", b"z", b"a/b"]
+        assert unread == []
+
+
+def test_find_and_grep_say_that_they_could_not_see_everything(call: Corridor) -> None:
+    deep = os.open(call.root, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(20):  # beyond the 4096 bytes that one path may have
+        os.mkdir("d" * 250, dir_fd=deep)
+        above, deep = deep, os.open("d" * 250, os.O_RDONLY | os.O_DIRECTORY, dir_fd=deep)
+        os.close(above)
+    os.mkdir("needle", dir_fd=deep)
+    os.close(deep)
+    note = r"\[1 entry could not be read, such as d+…\]$"
+    assert re.match(r"\(nothing matches 'needle'\)\n" + note, call.ok("find", pattern="needle"))
+    assert re.match(r"\(no line matches 'needle'\)\n" + note, call.ok("grep", pattern="needle"))
 
 
 # ── move, delete, mkdir ──────────────────────────────────────────────────────────────────────────────────────────

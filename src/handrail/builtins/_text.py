@@ -84,6 +84,11 @@ def as_text(raw: bytes, name: str) -> str:
         raise ToolError(f"{name} is not UTF-8 text, and this tool works on UTF-8 text only.") from None
 
 
-def plural(count: int, word: str) -> str:
-    """``1 line``, ``2 lines``."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+def plural(count: int, word: str, many: str = "") -> str:
+    """``1 line``, ``2 lines``; ``many`` where it is not the word with an ``s``."""
+    return f"{count} {word}" if count == 1 else f"{count} {many or word + 's'}"
+
+
+def clipped(text: str, most: int) -> str:
+    """``text``, or its first ``most`` characters."""
+    return text if len(text) <= most else text[:most] + "…"

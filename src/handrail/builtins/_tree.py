@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pathspec import GitIgnoreSpec
 
-from handrail.builtins._text import go_on, shown, stream_of
+from handrail.builtins._text import clipped, go_on, plural, shown, stream_of
 from handrail.errors import PathEscape, PathUnusable
 from handrail.tool import Signal
 from handrail.workspace import Workspace
@@ -41,8 +41,11 @@ class _Rules:
         return self.spec.check_file(shown(inner) + ("/" if entry.is_directory else "")).include
 
 
-def entries_beneath(workspace: Workspace, start: bytes, signal: Signal) -> Iterator[Entry]:
-    """Everything beneath the directory ``start`` (relative, ``b"."`` for the root), depth first, sorted."""
+def entries_beneath(workspace: Workspace, start: bytes, signal: Signal, unread: list[bytes]) -> Iterator[Entry]:
+    """Everything beneath the directory ``start`` (relative, ``b"."`` for the root), depth first, sorted.
+
+    A directory that is there and cannot be listed is added to ``unread``.
+    """
     top = b"" if start == b"." else start
     pending = [(top, _rules_above(workspace, top))]
     while pending:
@@ -50,7 +53,7 @@ def entries_beneath(workspace: Workspace, start: bytes, signal: Signal) -> Itera
         directory, above = pending.pop()
         rules = _with_rules_of(workspace, directory, above)
         below: list[tuple[bytes, tuple[_Rules, ...]]] = []
-        for entry in _entries_of(workspace, directory):
+        for entry in _entries_of(workspace, directory, unread):
             if entry.path.rpartition(b"/")[2] == b".git" or _ignored(entry, rules):
                 continue
             yield entry
@@ -59,10 +62,29 @@ def entries_beneath(workspace: Workspace, start: bytes, signal: Signal) -> Itera
         pending.extend(reversed(below))
 
 
-def _entries_of(workspace: Workspace, directory: bytes) -> list[Entry]:
+def opened_on_the_way(workspace: Workspace, path: bytes, flags: int, unread: list[bytes]) -> int | None:
+    """A descriptor of what was listed at ``path``; ``None`` when it is gone or another thing since, or goes to
+    ``unread``, where it is there and cannot be opened.
+    """
     try:
-        fd = workspace.open(directory or b".", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except (OSError, PathEscape, PathUnusable):  # gone, replaced or closed to us since it was listed
+        return workspace.open(path, flags | os.O_NOFOLLOW)
+    except (FileNotFoundError, NotADirectoryError, PathEscape, PathUnusable):
+        return None
+    except OSError:
+        unread.append(path)
+        return None
+
+
+def about_unread(unread: list[bytes]) -> str:
+    """What is said below a result that does not know everything; empty where it does."""
+    if not unread:
+        return ""
+    return f"\n[{plural(len(unread), 'entry', 'entries')} could not be read, such as {clipped(shown(unread[0]), 200)}]"
+
+
+def _entries_of(workspace: Workspace, directory: bytes, unread: list[bytes]) -> list[Entry]:
+    fd = opened_on_the_way(workspace, directory or b".", os.O_RDONLY | os.O_DIRECTORY, unread)
+    if fd is None:
         return []
     try:
         found: list[Entry] = []

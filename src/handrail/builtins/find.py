@@ -5,7 +5,7 @@ from typing import Any
 
 from handrail.builtins._glob import Glob
 from handrail.builtins._text import explained, shown, shown_argument, workspace_of
-from handrail.builtins._tree import entries_beneath
+from handrail.builtins._tree import about_unread, entries_beneath
 from handrail.tool import Job, Replay, RiskLevel, Tool, ToolDef
 
 MAX_RESULTS = 1000
@@ -47,13 +47,14 @@ def execute(args: dict[str, Any], job: Job) -> str:
     glob = Glob(args["pattern"])
     skip = 0 if start == b"." else len(start) + 1
     found: list[str] = []
-    for entry in entries_beneath(workspace, start, job.signal):
+    unread: list[bytes] = []
+    for entry in entries_beneath(workspace, start, job.signal, unread):
         if not glob.matches(shown(entry.path[skip:])):
             continue
         if len(found) == MAX_RESULTS:
             return "\n".join(found) + f"\n[only the first {MAX_RESULTS} results are shown; narrow the pattern]"
         found.append(shown(entry.path) + ("/" if entry.is_directory else ""))
-    return "\n".join(found) or f"(nothing matches {args['pattern']!r})"
+    return ("\n".join(found) or f"(nothing matches {args['pattern']!r})") + about_unread(unread)
 
 
 TOOL = Tool(DEFINITION, execute)

@@ -13,9 +13,9 @@ from typing import Any
 
 from handrail.builtins._glob import Glob
 from handrail.builtins._linear import LinearPattern, PatternError
-from handrail.builtins._text import explained, go_on, opened, shown, shown_argument, stream_of, workspace_of
-from handrail.builtins._tree import entries_beneath
-from handrail.errors import PathEscape, PathUnusable, ToolError
+from handrail.builtins._text import clipped, explained, go_on, opened, shown, shown_argument, stream_of, workspace_of
+from handrail.builtins._tree import about_unread, entries_beneath, opened_on_the_way
+from handrail.errors import ToolError
 from handrail.tool import Job, Replay, RiskLevel, Signal, Tool, ToolDef
 from handrail.workspace import Workspace
 
@@ -58,16 +58,19 @@ def execute(args: dict[str, Any], job: Job) -> str:
     workspace = workspace_of(job)
     search = _Search(args["pattern"], ignore_case=bool(args.get("ignore_case")))
     lines: list[str] = []
-    for path, file in _files(workspace, args.get("path", "."), args.get("glob"), job.signal):
+    unread: list[bytes] = []
+    for path, file in _files(workspace, args.get("path", "."), args.get("glob"), job.signal, unread):
         with file:
             for number, line in search.matches(file, job.signal):
                 if len(lines) == MAX_MATCHES:
                     return "\n".join(lines) + f"\n[only the first {MAX_MATCHES} matches are shown; narrow the search]"
                 lines.append(f"{shown(path)}:{number}: {_clipped(line)}")
-    return "\n".join(lines) or f"(no line matches {args['pattern']!r})"
+    return ("\n".join(lines) or f"(no line matches {args['pattern']!r})") + about_unread(unread)
 
 
-def _files(workspace: Workspace, path: str, glob: str | None, signal: Signal) -> Iterator[tuple[bytes, BufferedReader]]:
+def _files(
+    workspace: Workspace, path: str, glob: str | None, signal: Signal, unread: list[bytes]
+) -> Iterator[tuple[bytes, BufferedReader]]:
     """The files to search: the named one itself, or all beneath the named directory."""
     name = shown_argument(workspace, path)
     with explained(name):
@@ -81,12 +84,11 @@ def _files(workspace: Workspace, path: str, glob: str | None, signal: Signal) ->
         return
     wanted = Glob(glob) if glob is not None else None
     skip = 0 if start == b"." else len(start) + 1
-    for entry in entries_beneath(workspace, start, signal):
+    for entry in entries_beneath(workspace, start, signal, unread):
         if not entry.is_file or (wanted is not None and not wanted.matches(shown(entry.path[skip:]))):
             continue
-        try:
-            fd = workspace.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW)
-        except (OSError, PathEscape, PathUnusable):  # gone, replaced or closed to us since it was listed
+        fd = opened_on_the_way(workspace, entry.path, os.O_RDONLY, unread)
+        if fd is None:
             continue
         if stat.S_ISREG(os.fstat(fd).st_mode):
             yield entry.path, stream_of(fd)
@@ -162,8 +164,7 @@ def _pieces(file: BufferedReader) -> Iterator[bytes]:
 
 
 def _clipped(line: bytes) -> str:
-    text = line[: 4 * MAX_LINE + 4].decode("utf-8", "backslashreplace").rstrip("\r")
-    return text if len(text) <= MAX_LINE else text[:MAX_LINE] + "…"
+    return clipped(line[: 4 * MAX_LINE + 4].decode("utf-8", "backslashreplace").rstrip("\r"), MAX_LINE)
 
 
 TOOL = Tool(DEFINITION, execute)

@@ -42,7 +42,8 @@ def show_outcome(outcome: ToolOutcome) -> None:
         show_diff(err, outcome.changes.diff)
     reason = f" ({outcome.reason.value})" if outcome.reason is not None else ""
     spilled = f" · whole output: {escape(outcome.full_output.path)}" if outcome.full_output is not None else ""
-    err.print(f"{_MARK[outcome.status]}{reason} · {outcome.duration_ms:.1f} ms · call {outcome.call_id}{spilled}")
+    said = f"{_MARK[outcome.status]}{reason} · {outcome.duration_ms:.1f} ms · call {outcome.call_id}{spilled}"
+    err.print(said, soft_wrap=True)  # an id or a path is there to be copied
 
 
 def show_diff(console: Console, diff: str) -> None:
