@@ -19,9 +19,10 @@ from handrail.journal.records import decode
 from handrail.journal.secrets import Redactor
 from handrail.journal.sqlite import SqliteJournal, SqliteReader
 from handrail.journal.writer import CommitInDoubt
-from handrail.parked import Answer, Grant, GrantPattern, ParkedCall
+from handrail.parked import Answer, ParkedCall
 from handrail.registry import ToolRegistry
 from handrail.tool import RiskLevel, ToolDef
+from journal_kit import grant, question
 
 KEY = b"0123456789abcdef"
 SECRET = {
@@ -118,18 +119,6 @@ def test_a_cut_tail_is_named_by_the_head_and_a_rewritten_one_by_the_signed_head(
 def whole_history(path):
     """A journal with a call, a question and a grant in each of the states they can be in, closed."""
 
-    def parked(call, number):
-        return ParkedCall(
-            approval_id=f"{call}-{number}",
-            call_id=call,
-            tool="t",
-            arguments={},
-            binding="b",
-            question={},
-            asked_at=1.0,
-            expires_at=9.0,
-        )
-
     def end(call, kind="settled", status="ok", **more):
         return {"kind": kind, "call_id": call, "at": 4.0, "outcome": {"status": status}, **more}
 
@@ -145,13 +134,13 @@ def whole_history(path):
             return ledger.answer(name, Answer(verdict="approve", by="ann", at=2.0), 2.0)
 
         for operation in (
-            ledger.park(parked("waits", 1), me, None, 1.0),
-            ledger.park(parked("waits", 2), me, None, 1.0),  # asked again
-            ledger.park(parked("told", 1), me, None, 1.0),
+            ledger.park(question("waits", 1), me, None, 1.0),
+            ledger.park(question("waits", 2), me, None, 1.0),  # asked again
+            ledger.park(question("told", 1), me, None, 1.0),
             yes("told-1"),
-            ledger.park(parked("refused", 1), me, None, 1.0),
+            ledger.park(question("refused", 1), me, None, 1.0),
             ledger.refuse("refused", end("refused", "refused", "error"), me, []),
-            ledger.park(parked("approved", 1), me, None, 1.0),
+            ledger.park(question("approved", 1), me, None, 1.0),
             yes("approved-1"),
             begin("approved", {"id": "approved-1", "binding": "b"}),
             begin("runs", {"id": "on the spot", "binding": "b"}),
@@ -159,16 +148,16 @@ def whole_history(path):
             ledger.settle("unknown", end("unknown", status="unknown", epoch=1), me, 1),
             ledger.resolve("unknown", "happened", "ann", 5.0),
             begin("held"),
-            ledger.park(parked("held", 1), me, 1, 3.0),
+            ledger.park(question("held", 1), me, 1, 3.0),
             begin("committed"),
-            ledger.park(parked("committed", 1), me, 1, 3.0),
-            ledger.park(parked("committed", 2), me, 2, 3.0),
+            ledger.park(question("committed", 1), me, 1, 3.0),
+            ledger.park(question("committed", 2), me, 2, 3.0),
             yes("committed-2"),
             ledger.commit_begin("committed", "committed-2", "digest", executor=me, epoch=3, at=3.0),
             ledger.commit_end("committed", "digest", me, 3, 3.0),
             ledger.settle("committed", end("committed", epoch=3), me, 3),
             begin("late"),
-            ledger.park(parked("late", 1), me, 1, 3.0),
+            ledger.park(question("late", 1), me, 1, 3.0),
             ledger.expire("late", "late-1", end("late", "refused", "error"), 10.0),
             begin("claimed"),
             ledger.claim(["claimed"], lambda _: True, me, 3.0),
@@ -181,21 +170,6 @@ def whole_history(path):
 
     asyncio.run(scenario())
     return path
-
-
-def grant(name):
-    return Grant(
-        grant_id=name,
-        session="s",
-        agent="",
-        pattern=GrantPattern("t"),
-        definition="",
-        configuration="",
-        workspace="",
-        policy="",
-        by="ann",
-        at=1.0,
-    )
 
 
 CHANGED = {str: lambda value: value + "x", int: lambda value: value + 1, float: lambda value: value + 1}
