@@ -3,7 +3,7 @@
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from handrail.agent.config import AgentConfig
@@ -13,7 +13,7 @@ from handrail.agent.loop import Agent, RunResult
 from handrail.agent.transcript import MemoryTranscripts, Transcript
 from handrail.approval.decision import AlwaysApprove
 from handrail.executor import ToolExecutor
-from handrail.models.client import ResultMessage
+from handrail.models.client import AssistantMessage, Message, ResultMessage
 from handrail.registry import ToolRegistry
 from handrail.testing import MemoryJournal
 from handrail.tool import RiskLevel, ToolDef
@@ -109,3 +109,17 @@ def assert_valid(transcript: Transcript) -> None:
         assert not expected, f"calls without results before {message}"
         expected = [call.call_id for call in getattr(message, "calls", ())]
     assert not expected
+
+
+def calls_are_paired(messages: Sequence[Message]) -> bool:
+    """Whether every call is followed at once by its one result, in order: what every provider demands."""
+    expected: list[str] = []
+    for message in messages:
+        if isinstance(message, ResultMessage):
+            if not expected or expected.pop(0) != message.call_id:
+                return False
+        elif expected:
+            return False
+        elif isinstance(message, AssistantMessage):
+            expected = [call.call_id for call in message.calls]
+    return not expected

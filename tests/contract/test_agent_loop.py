@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent_kit import Kit, in_loop
-from handrail.agent.compaction import SUMMARY_PROMPT, calls_are_paired
+from agent_kit import Kit, calls_are_paired, in_loop
+from handrail.agent.compaction import SUMMARY_PROMPT
 from handrail.agent.config import AgentConfig
 from handrail.agent.conversation import messages_of, open_calls_of
 from handrail.agent.events import CallFinished, CallStarted, ModelRetry, NotesLoaded, RunEnded, TextArrived
@@ -46,6 +46,20 @@ async def test_the_model_is_offered_every_tool_with_its_schema() -> None:
     await kit.run()
     assert [spec.name for spec in model.requests[0].tools] == ["act", "fail", "look"]
     assert model.requests[0].tools[0].parameters["properties"] == {"what": {"type": "string"}}
+
+
+@in_loop
+async def test_text_that_no_utf8_holds_is_mended_where_it_enters_and_arguments_with_it_are_refused() -> None:
+    broken = call("look", '{"what": "\ud800"}', "id\ud800")
+    model = ScriptedModel([calls(call("look", '{"what": "\ud83d\ude00"}'), broken, text="a\ud800b \ud83d\ude00"), "ok"])
+    kit = Kit(model)
+    result = await kit.run()
+    assert kit.ran == {"look \U0001f600": 1}  # halves of one character belong together
+    kept = next(record for record in kit.transcript(result.run_id).records if isinstance(record, Answered))
+    assert kept.text == "a\ufffdb \U0001f600"
+    assert kit.results(result.run_id)[1].text.count("a string holds a lone surrogate") == 1
+    for said in (repr(model.requests[1].messages), *(event.text for event in kit.named(TextArrived))):
+        said.encode()
 
 
 @pytest.mark.promise("agent:parallel:results-in-call-order")

@@ -210,6 +210,16 @@ def test_the_state_directory_may_not_lie_inside_the_workspace(place):
         ChangeStore(str(place / "state"), workspace)
 
 
+def test_a_store_that_cannot_be_opened_leaves_nothing_open(store, place, tmp_path):
+    os.rename(f"{store.path}/contents", f"{store.path}/moved")
+    Path(store.path, "contents").write_text("no directory")
+    with Workspace(place) as workspace:
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises(OSError, match="contents"):
+            ChangeStore(str(Path(store.path).parents[1]), workspace)
+        assert os.listdir("/proc/self/fd") == before
+
+
 def test_the_private_store_is_private(store):
     for above, directories, files in os.walk(store.path):
         assert os.stat(above).st_mode & 0o077 == 0, above

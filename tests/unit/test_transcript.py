@@ -117,11 +117,20 @@ def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
     store.create("r1").close()
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "runs" / "r2.jsonl").symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError):
+    with pytest.raises(TranscriptError, match=r"r2.jsonl: File exists"):
         store.create("r2")
-    with pytest.raises(OSError):
+    with pytest.raises(TranscriptError, match=r"r2.jsonl: Too many levels"):
         store.open("r2")
     assert (tmp_path / "victim").read_text() == "mine"
+
+
+def test_a_run_of_another_version_is_refused_by_its_version_and_left_as_it_is(tmp_path: Path) -> None:
+    store = FileTranscripts(str(tmp_path))
+    text = '{"record":"run","version":2,"what this is":"nobody knows yet"}\n'
+    (tmp_path / "r1.jsonl").write_text(text)
+    with pytest.raises(TranscriptError, match=r"another version of Handrail \(format 2; this one reads 1\)"):
+        store.open("r1")
+    assert (tmp_path / "r1.jsonl").read_text() == text
 
 
 def test_lone_surrogates_of_a_broken_provider_do_not_stop_the_record() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from handrail.agent.conversation import messages_of, open_calls_of
 from handrail.agent.transcript import Answered, Asked, Record, Summarised
-from handrail.models.client import AssistantMessage, Message, ModelRequest, ResultMessage, ToolSpec, UserMessage
+from handrail.models.client import AssistantMessage, ModelRequest, ToolSpec, UserMessage
 
 KEEP_ANSWERS = 4
 
@@ -51,17 +51,3 @@ def summary_request(records: Sequence[Record], system: str, cut: int, tools: tup
 
 def _is_empty(message: AssistantMessage) -> bool:
     return not message.text and not message.calls
-
-
-def calls_are_paired(messages: Sequence[Message]) -> bool:
-    """Whether every call is followed at once by its one result, in order: what every provider demands."""
-    expected: list[str] = []
-    for message in messages:
-        if isinstance(message, ResultMessage):
-            if not expected or expected.pop(0) != message.call_id:
-                return False
-        elif expected:
-            return False
-        elif isinstance(message, AssistantMessage):
-            expected = [call.call_id for call in message.calls]
-    return not expected

@@ -198,14 +198,26 @@ class Agent:
         """A run that is there has its prompt: both are written at once."""
         run_id = new_call_id()
         transcript = self.transcripts.create(run_id)
+        try:
+            self._begin(transcript, run_id, prompt)
+            return _Drive(self, transcript, on_event, signal, resumed=False)
+        except BaseException:
+            transcript.close()
+            raise
+
+    def _begin(self, transcript: Transcript, run_id: str, prompt: str) -> None:
         workspace = self.executor.workspace
         first = started(run_id, workspace.path if workspace else "", self.config.model.name, secrets.token_hex(4))
         notes = load_notes(workspace, self.config.project_notes) if self.config.project_notes else None
         transcript.append(first, *([notes] if notes is not None else []), Asked(prompt))
-        return _Drive(self, transcript, on_event, signal, resumed=False)
 
     def _opened(self, run_id: str, on_event: Listener | None, signal: Signal | None) -> "_Drive":
-        return _Drive(self, self.transcripts.open(run_id), on_event, signal, resumed=True)
+        transcript = self.transcripts.open(run_id)
+        try:
+            return _Drive(self, transcript, on_event, signal, resumed=True)
+        except BaseException:
+            transcript.close()
+            raise
 
 
 class _Drive:

@@ -19,7 +19,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
@@ -185,9 +186,16 @@ def decode_lines(raw: bytes, where: str) -> tuple[list[Record], int]:
     records: list[Record] = []
     for number, line in enumerate(raw[:whole].splitlines(keepends=False), start=1):
         try:
-            records.append(record_from_json(json.loads(line)))
+            data = json.loads(line)
+            other = data.get("version", VERSION)  # of a first record: another version may say anything beside it
+            if other == VERSION:
+                records.append(record_from_json(data))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise TranscriptError(f"{where}:{number}: damaged record: {error}") from None
+        if other != VERSION:
+            raise TranscriptError(
+                f"{where} was written by another version of Handrail (format {other!r}; this one reads {VERSION})"
+            )
     problem = what_is_wrong(records)
     if problem is not None:
         raise TranscriptError(f"{where}:{problem[0] + 1}: {problem[1]}")
@@ -280,26 +288,22 @@ class FileTranscripts:
 
     def create(self, run_id: str) -> Transcript:
         """A new run: its file and its name in the directory are durable when the first record is."""
-        parent = open_private_directory(self.directory)
-        try:
+        with self._usable(run_id), self._directory() as parent:
             fd = os.open(self._name(run_id), _WRITE | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=parent)
             os.fsync(parent)
-        finally:
-            os.close(parent)
         return self._locked(fd, run_id)
 
     def open(self, run_id: str) -> Transcript:
         """A run to go on with; a torn tail is cut off now."""
-        parent = open_private_directory(self.directory)
-        try:
-            fd = os.open(self._name(run_id), _WRITE, dir_fd=parent)
-        except FileNotFoundError:
-            raise TranscriptError(f"there is no run {run_id!r} in {self.directory}") from None
-        finally:
-            os.close(parent)
+        with self._usable(run_id), self._directory() as parent:
+            try:
+                fd = os.open(self._name(run_id), _WRITE, dir_fd=parent)
+            except FileNotFoundError:
+                raise TranscriptError(f"there is no run {run_id!r} in {self.directory}") from None
         transcript = self._locked(fd, run_id)
         try:
-            transcript.records.extend(_mended(fd, os.path.join(self.directory, self._name(run_id))))
+            with self._usable(run_id):
+                transcript.records.extend(_mended(fd, os.path.join(self.directory, self._name(run_id))))
         except BaseException:
             transcript.close()
             raise
@@ -307,16 +311,30 @@ class FileTranscripts:
 
     def latest(self) -> list[tuple[str, float]]:
         """Run ids and when each was last written (seconds since the epoch), newest first."""
-        parent = open_private_directory(self.directory)
-        try:
+        with self._usable("*"), self._directory() as parent:
             found = [
                 (name.removesuffix(".jsonl"), os.stat(name, dir_fd=parent).st_mtime)
                 for name in os.listdir(parent)
                 if name.endswith(".jsonl")
             ]
+        return sorted(found, key=lambda item: item[1], reverse=True)
+
+    @contextmanager
+    def _directory(self) -> Generator[int]:
+        parent = open_private_directory(self.directory)
+        try:
+            yield parent
         finally:
             os.close(parent)
-        return sorted(found, key=lambda item: item[1], reverse=True)
+
+    @contextmanager
+    def _usable(self, run_id: str) -> Generator[None]:
+        """What the system refuses is said of the run, in one sentence."""
+        try:
+            yield
+        except OSError as error:
+            where = os.path.join(self.directory, f"{run_id}.jsonl")
+            raise TranscriptError(f"{where}: {error.strerror or error}") from None
 
     @staticmethod
     def _name(run_id: str) -> str:

@@ -24,7 +24,7 @@ import os
 import stat
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -113,7 +113,6 @@ class ChangeStore:
         self.workspace = workspace
         self.max_age = max_age
         self._clock = clock
-        self._root = os.dup(workspace.fd)
         state = _outside(state_directory, workspace)
         os.makedirs(state, mode=0o700, exist_ok=True)
         self._state = state
@@ -121,11 +120,17 @@ class ChangeStore:
         self.path = os.path.join(state, "changes", area_name(workspace) if area is None else area)
         for part in ("..", ".", "held", "history"):
             _make_private(os.path.normpath(os.path.join(self.path, part)))
-        self._area = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._private = _private_name(self.path)
-        self._blobs = Blobs(os.path.join(self.path, "contents"), max_bytes)
-        self._blobs.make_room = self._make_room
-        self._open_up()
+        with ExitStack() as undone:  # what fails on the way leaves nothing open
+            self._root = os.dup(workspace.fd)
+            undone.callback(os.close, self._root)
+            self._area = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            undone.callback(os.close, self._area)
+            self._private = _private_name(self.path)
+            self._blobs = Blobs(os.path.join(self.path, "contents"), max_bytes)
+            undone.callback(self._blobs.close)
+            self._blobs.make_room = self._make_room
+            self._open_up()
+            undone.pop_all()
 
     def close(self) -> None:
         """Give the descriptors back. Closing twice is harmless."""

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psycopg
@@ -26,12 +26,15 @@ from handrail.journal.stored import StoredJournal
 
 LEASE_SECONDS = 30.0
 CHUNK = 2_000
+FORMAT = 1
+"""Of the tables and records of one journal."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS handrail_head (
     journal text PRIMARY KEY, id text NOT NULL, salt text NOT NULL, sequence bigint NOT NULL, hash bytea NOT NULL,
-    base_sequence bigint NOT NULL, base_hash bytea NOT NULL
+    base_sequence bigint NOT NULL, base_hash bytea NOT NULL, format integer NOT NULL DEFAULT 1
 );
+ALTER TABLE handrail_head ADD COLUMN IF NOT EXISTS format integer NOT NULL DEFAULT 1;
 CREATE TABLE IF NOT EXISTS handrail_record (
     journal text NOT NULL, sequence bigint NOT NULL, call_id text NOT NULL, body bytea NOT NULL, hash bytea NOT NULL,
     PRIMARY KEY (journal, sequence)
@@ -111,11 +114,12 @@ class PostgresStore:
         self._dsn, self._name, self._lease = dsn, name, lease_seconds
         self.executor = str(uuid.uuid4())
         self._connection: Any = None
-        with understood("opening"):
-            self._connected()
+        with ExitStack() as undone, understood("opening"):
+            undone.callback(self._connected().close)
             self.journal_id, self.salt = self._prepared()
             self._renew()
             self._connection.commit()
+            undone.pop_all()
 
     @property
     def beat_every(self) -> float:
@@ -137,14 +141,17 @@ class PostgresStore:
         run = self._connection.execute
         run("SELECT pg_advisory_xact_lock(hashtext('handrail journal'))")  # two who create the tables at once
         run(_SCHEMA)
-        found = run("SELECT id, salt FROM handrail_head WHERE journal = %s", (self._name,)).fetchone()
-        if found is None:
+        found = run("SELECT id, salt, format FROM handrail_head WHERE journal = %s", (self._name,)).fetchone()
+        if found is not None:
+            _check_format(self._name, found[2])
+            found = found[:2]
+        else:
             found = str(uuid.uuid4()), os.urandom(16).hex()
             first = extended(Head(), encode(opening_data(found[0])))
             run("INSERT INTO handrail_record VALUES (%s, 1, '', %s, %s)", (self._name, first.body, first.hash))
             run(
-                "INSERT INTO handrail_head VALUES (%s, %s, %s, 1, %s, 0, %s)",
-                (self._name, *found, first.hash, Head().hash),
+                "INSERT INTO handrail_head VALUES (%s, %s, %s, 1, %s, 0, %s, %s)",
+                (self._name, *found, first.hash, Head().hash, FORMAT),
             )
         return found
 
@@ -285,9 +292,10 @@ class PostgresReader:
 
     def meta(self) -> dict[str, str]:
         """The journal's id and salt."""
-        found = self._one("SELECT id, salt FROM handrail_head WHERE journal = %s", self._name)
+        found = self._one("SELECT id, salt, format FROM handrail_head WHERE journal = %s", self._name)
         if found is None:
             raise JournalError(f"there is no journal {self._name!r} in this database")
+        _check_format(self._name, found[2])
         return {"id": found[0], "salt": found[1]}
 
     def head(self) -> Head:
@@ -414,6 +422,13 @@ class PostgresJournal(StoredJournal):
     ) -> None:
         store = PostgresStore(dsn, name, lease_seconds)
         super().__init__(store, PostgresReader(dsn, name), secret_names=secret_names, clock=clock)
+
+
+def _check_format(name: str, found: int) -> None:
+    if found != FORMAT:
+        raise JournalError(
+            f"the journal {name!r} was written by another version of Handrail (format {found}; this one reads {FORMAT})"
+        )
 
 
 def _many(cursor: Any, sql: str, rows: Iterable[tuple[Any, ...]]) -> None:

@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -136,14 +137,19 @@ class SqliteStore:
         self.path = path
         self.executor = str(uuid.uuid4())
         _make_private(path)
-        self._turn = _Turn(path)
-        with _OPENING, self._turn:
-            self._connection = connected(path, vfs=vfs)
-            self.journal_id, self.salt = _prepared(self._connection, path)
-            # A lease is made and swept in turn only: one that is not locked yet must not be taken for a dead one.
-            leases.sweep(lease_directory(path), _owners(self._connection))
-            self._lease = leases.Lease(lease_directory(path), self.executor)
-        _sync_directory(path)
+        with ExitStack() as undone:  # what fails on the way leaves nothing open
+            self._turn = _Turn(path)
+            undone.callback(self._turn.close)
+            with _OPENING, self._turn:
+                self._connection = connected(path, vfs=vfs)
+                undone.callback(self._connection.close)
+                self.journal_id, self.salt = _prepared(self._connection, path)
+                # A lease is made and swept in turn only: one that is not locked yet must not be taken for a dead one.
+                leases.sweep(lease_directory(path), _owners(self._connection))
+                self._lease = leases.Lease(lease_directory(path), self.executor)
+                undone.callback(self._lease.release)
+            _sync_directory(path)
+            undone.pop_all()
 
     def load(self, operations: list[Operation]) -> Page:
         """Begin a transaction and read what the operations name."""
@@ -239,10 +245,12 @@ class SqliteReader:
             raise JournalError(f"there is no journal at {path}")
         self.path = path
         self._lock = threading.Lock()
-        with _OPENING:
+        with ExitStack() as undone, _OPENING:
             self._connection = connected(path, vfs=vfs)
+            undone.callback(self._connection.close)
             _check_version(self._connection, path)
             self._connection.execute("PRAGMA query_only=1").fetchall()
+            undone.pop_all()
 
     def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
         with self._lock, _READING:
@@ -371,7 +379,11 @@ class SqliteJournal(StoredJournal):
     ) -> None:
         self.path = path
         store = SqliteStore(path, vfs=vfs)
-        self._sqlite = SqliteReader(path, vfs=vfs)
+        try:
+            self._sqlite = SqliteReader(path, vfs=vfs)
+        except BaseException:
+            store.close()
+            raise
         super().__init__(store, self._sqlite, secret_names=secret_names, clock=clock)
 
     async def recorded_outcome(self, call_id: str) -> ToolOutcome | None:
@@ -470,8 +482,12 @@ def _owners(connection: Any) -> frozenset[str]:
 
 def _check_version(connection: Any, path: str) -> None:
     marks = _scalar(connection, "PRAGMA application_id"), _scalar(connection, "PRAGMA user_version")
-    if marks != (APPLICATION_ID, SCHEMA_VERSION):
-        raise JournalError(f"{path} is no journal of this version of Handrail (marks {marks})")
+    if marks[0] != APPLICATION_ID:
+        raise JournalError(f"{path} is no journal of Handrail")
+    if marks[1] != SCHEMA_VERSION:
+        raise JournalError(
+            f"{path} was written by another version of Handrail (format {marks[1]}; this one reads {SCHEMA_VERSION})"
+        )
 
 
 def _scalar(connection: Any, sql: str) -> Any:

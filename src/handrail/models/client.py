@@ -6,12 +6,14 @@ Rules for a client:
    :class:`~handrail.errors.ModelError`. It never asks twice by itself: asking again is the caller's decision.
 2. ``ModelError.received`` says whether any part of an answer had arrived; only requests without are asked again.
 3. A call's arguments are the model's own text. Nobody completes, repairs or coerces them on the way.
-4. Call ids in a request are ours. The provider's own ids are not unique, are kept for the record, and never sent back.
+4. Text that no UTF-8 holds (a lone surrogate, which a broken provider can send) is mended by whoever reads the answer:
+   :func:`as_utf8`.
+5. Call ids in a request are ours. The provider's own ids are not unique, are kept for the record, and never sent back.
 """
 
 import json
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
 from handrail.schema import ArgumentsInvalid, decode_arguments
@@ -135,6 +137,46 @@ class Reply:
 
 
 ModelEvent: TypeAlias = TextDelta | Reply
+
+
+def as_utf8(event: ModelEvent) -> ModelEvent:
+    """The event with text that can be stored, shown and sent on.
+
+    Halves of a character that came apart are joined. A lone one becomes a replacement character in text and its JSON
+    escape in arguments, so that arguments with one are refused as they would have been.
+    """
+    if isinstance(event, TextDelta):
+        return event if _is_utf8(event.text) else TextDelta(_mended(event.text))
+    calls = event.calls
+    if not all(_is_utf8(call.name + call.arguments + call.provider_id) for call in calls):
+        calls = tuple(
+            replace(
+                call,
+                name=_mended(call.name),
+                arguments=_joined(call.arguments).encode("utf-8", "backslashreplace").decode(),
+                provider_id=_mended(call.provider_id),
+            )
+            for call in calls
+        )
+    elif _is_utf8(event.text + event.model):
+        return event
+    return replace(event, text=_mended(event.text), calls=calls, model=_mended(event.model))
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _joined(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def _mended(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 class ModelClient(Protocol):

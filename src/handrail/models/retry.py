@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import anyio
 
 from handrail.errors import ModelError
-from handrail.models.client import ModelClient, ModelEvent, ModelRequest
+from handrail.models.client import ModelClient, ModelEvent, ModelRequest, as_utf8
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ async def stream_with_retries(
         try:
             async with aclosing(client.stream(request)) as answer:
                 async for event in answer:
-                    yield event
+                    yield as_utf8(event)
             return
         except ModelError as error:
             attempt += 1
