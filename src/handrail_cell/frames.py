@@ -20,6 +20,7 @@ import struct
 from typing import Any
 
 PARK = struct.Struct("=4s60x")
+PARK_BYTES = PARK.size
 PARK_MAGIC = b"park"
 PARK_DESCRIPTORS = 4
 ENDED = struct.Struct("=4sid")  # magic, wait status, seconds of processor time
@@ -37,8 +38,10 @@ FRAME = struct.Struct("=cI")
 READY, CONFINED, FAILED = b"R", b"C", b"X"
 
 JOB = struct.Struct("=4sIIII")  # magic, bytes of meta, name, source, input
+JOB_BYTES = JOB.size
 JOB_MAGIC = b"job1"
 LIMITS = struct.Struct("=6q")  # seconds of processor time; bytes of memory; processes; bytes of disk, of a file; files
+LIMITS_BYTES = LIMITS.size
 Numbers = tuple[int, int, int, int, int, int]
 """The limits as numbers, in that order."""
 PLAIN: dict[str, Any] = {

@@ -25,6 +25,7 @@ from handrail_cell import _libc, contain, frames, limits, namespaces, runner, se
 
 OVERFLOW = 65534
 REHEARSALS = 16
+AT_A_TIME = 16
 ALL_DESCRIPTORS = 0x7FFFFFFF
 REST_S = 0.005
 """A job that comes so soon finds its cell without a rehearsal: under load that would cost more than it saves."""
@@ -329,7 +330,7 @@ class Zygote:
     def serve(self) -> None:
         """Until the host is gone."""
         while True:
-            for fd, _ in self.epoll.poll():
+            for fd, _ in self.epoll.poll(maxevents=AT_A_TIME):
                 if fd in self.waiting:
                     self._reap(fd)
                 elif fd == self.host_alive or not self._park():
@@ -375,8 +376,8 @@ class Zygote:
         _remove_tree(self.facts.scratch_base)
 
     def _park(self) -> bool:
-        data, extra, _, _ = self.host.recvmsg(frames.PARK.size, ROOM_FOR_DESCRIPTORS)
-        if len(data) != frames.PARK.size or len(extra) != 1:
+        data, extra, _, _ = self.host.recvmsg(frames.PARK_BYTES, ROOM_FOR_DESCRIPTORS)
+        if len(data) != frames.PARK_BYTES or len(extra) != 1:
             return False
         fds = DESCRIPTORS[frames.PARK_DESCRIPTORS].unpack(extra[0][2])
         try:
@@ -579,19 +580,19 @@ def receive(stream: socket.SocketType) -> Job | None:
     fds: list[int] = []
     for _, _, data in extra:
         fds += struct.unpack(f"={len(data) // 4}i", data)
-    if size < frames.JOB.size:
+    if size < frames.JOB_BYTES:
         return None
     head = bytes(FIRST_READ[:size])
     _, meta, name, source, input_json = frames.JOB.unpack_from(head)
-    total = frames.JOB.size + meta + name + source + input_json
+    total = frames.JOB_BYTES + meta + name + source + input_json
     data = head if size == total else _rest(stream, head, total)
     if len(data) != total:
         return None
-    a = frames.JOB.size
+    a = frames.JOB_BYTES
     b = a + meta
     c = b + name
     d = c + source
-    said = data[a + frames.LIMITS.size : b]
+    said = data[a + frames.LIMITS_BYTES : b]
     return Job(
         json.loads(said) if said else frames.PLAIN,
         frames.LIMITS.unpack_from(data, a),
