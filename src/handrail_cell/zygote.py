@@ -27,7 +27,7 @@ OVERFLOW = 65534
 REHEARSALS = 16
 AT_A_TIME = 16
 ALL_DESCRIPTORS = 0x7FFFFFFF
-REST_S = 0.005
+REST_S = 0.02
 """A job that comes so soon finds its cell without a rehearsal: under load that would cost more than it saves."""
 
 NO_ID_MAP = (
