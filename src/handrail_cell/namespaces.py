@@ -20,7 +20,11 @@ WALLS = (
     | _libc.CLONE_NEWUTS
     | _libc.CLONE_NEWCGROUP
 )
-"""Namespaces that are made with a cell. Its network namespace is lent to it: see :class:`Networks`."""
+"""Namespaces of a zygote, besides its network."""
+
+LENT = _libc.CLONE_NEWIPC
+OWN_WALLS = WALLS & ~LENT
+"""Namespaces that are made with a cell. The others are lent to it: see :class:`Lender`."""
 
 SEALED = _libc.MOUNT_ATTR_RDONLY | _libc.MOUNT_ATTR_NOSUID | _libc.MOUNT_ATTR_NODEV
 TREE = _libc.OPEN_TREE_CLONE | _libc.AT_RECURSIVE
@@ -39,7 +43,7 @@ TOPS = ("home", "root", "srv", "mnt", "media", "opt", "data", "app", "code", "wo
 """Directories that stand empty in the root so that a workspace below one of them can be shown at its own path."""
 
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
-NETWORKS_KEPT = 16
+KEPT = 16
 """As many as a busy warm parent has out at a time (cells that run, wait and are being reaped): each holds 200 kB."""
 
 SCRATCH_BYTES = 256 * 1024 * 1024
@@ -59,32 +63,38 @@ NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprot
 HOSTS = "127.0.0.1 localhost cell\n::1 localhost\n"
 
 
-class Networks:
-    """Network namespaces, each lent to one cell at a time and empty again when that cell is dead.
+class Lender:
+    """Network and IPC namespaces, one of each lent to one cell at a time and empty again when that cell is dead.
 
-    To make one costs as much as a whole cell. Nothing can stay behind in one: its cell has no right over it and can
-    open no socket in it. A cell that may open sockets makes a namespace of its own, and that dies with the cell.
+    To make them costs as much as the rest of a cell. Nothing can stay behind in them: a cell has no right over them, it
+    can open no socket, and the zygote has given up, for itself and all of its cells, every call that queues, semaphores
+    and shared memory segments are made with. A cell that may open sockets makes a network of its own, and that dies
+    with the cell. ``network``: whether networks are lent; otherwise the host's is used.
     """
 
-    def __init__(self, procfs: int) -> None:
+    def __init__(self, procfs: int, *, network: bool) -> None:
         self._procfs = procfs
-        self._free: list[int] = []
+        self._flags = LENT | (_libc.CLONE_NEWNET if network else 0)
+        self._names = ("self/ns/ipc", "self/ns/net") if network else ("self/ns/ipc",)
+        self._free: list[tuple[int, ...]] = []
 
-    def enter(self) -> int:
-        """Move this process, and whatever it forks next, into one that nobody uses. Returns its descriptor."""
+    def enter(self) -> tuple[int, ...]:
+        """Move this process, and whatever it forks next, into some that nobody uses. Returns their descriptors."""
         if self._free:
-            network = self._free.pop()
-            _libc.call("setns", network, _libc.CLONE_NEWNET)
-            return network
-        _libc.call("unshare", _libc.CLONE_NEWNET)
-        return os.open("self/ns/net", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._procfs)
+            lent = self._free.pop()
+            for namespace in lent:
+                _libc.call("setns", namespace, 0)
+            return lent
+        _libc.call("unshare", self._flags)
+        return tuple(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._procfs) for name in self._names)
 
-    def give_back(self, network: int) -> None:
-        """The cell it was lent to is dead."""
-        if len(self._free) < NETWORKS_KEPT:
-            self._free.append(network)
-        else:
-            os.close(network)
+    def give_back(self, lent: tuple[int, ...]) -> None:
+        """The cell they were lent to is dead."""
+        if len(self._free) < KEPT:
+            self._free.append(lent)
+            return
+        for namespace in lent:
+            os.close(namespace)
 
 
 def raise_loopback() -> bool:

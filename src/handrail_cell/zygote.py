@@ -320,8 +320,9 @@ class Zygote:
         self.facts = facts
         self.host = host
         self.host_alive = host_alive
-        self.waiting: dict[int, tuple[int, int, int]] = {}  # pidfd -> (pid, descriptor for its end, its network)
-        self.networks = None if facts.reduced or facts.network else namespaces.Networks(facts.procfs)
+        # pidfd -> (pid, descriptor for its end, what it was lent)
+        self.waiting: dict[int, tuple[int, int, tuple[int, ...]]] = {}
+        self.lender = None if facts.reduced else namespaces.Lender(facts.procfs, network=not facts.network)
         self.epoll = select.epoll()
         self.epoll.register(host.fileno(), select.EPOLLIN)
         if host_alive >= 0:
@@ -337,7 +338,7 @@ class Zygote:
                     return
 
     def _reap(self, pidfd: int) -> None:
-        pid, report, network = self.waiting.pop(pidfd)
+        pid, report, lent = self.waiting.pop(pidfd)
         if self.facts.reduced:
             self._end_group(pid)
         status, cpu_s = _libc.reap(pid)
@@ -346,8 +347,8 @@ class Zygote:
         except OSError:  # nobody is interested any more
             pass
         os.close(report)
-        if self.networks is not None:
-            self.networks.give_back(network)
+        if self.lender is not None:
+            self.lender.give_back(lent)
         self.epoll.unregister(pidfd)  # closing is not enough: a cell that is being born has it too
         os.close(pidfd)
 
@@ -380,20 +381,24 @@ class Zygote:
         if len(data) != frames.PARK_BYTES or len(extra) != 1:
             return False
         fds = DESCRIPTORS[frames.PARK_DESCRIPTORS].unpack(extra[0][2])
+        lent: tuple[int, ...] = ()
         try:
-            network = self.networks.enter() if self.networks is not None else -1
-            pid, pidfd = _libc.clone(0 if self.facts.reduced else namespaces.WALLS)
+            if self.lender is not None:
+                lent = self.lender.enter()
+            pid, pidfd = _libc.clone(0 if self.facts.reduced else namespaces.OWN_WALLS)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.write(fds[3], frames.UNBORN.pack(frames.UNBORN_MAGIC, error.errno or 0))
             for fd in fds:
                 os.close(fd)
+            if self.lender is not None and lent:
+                self.lender.give_back(lent)
             return True
         if pid == 0:
             live(self.facts, fds[0], fds[1], fds[2])
         for fd in fds[:3]:
             os.close(fd)
-        self.waiting[pidfd] = (pid, fds[3], network)
+        self.waiting[pidfd] = (pid, fds[3], lent)
         self.epoll.register(pidfd, select.EPOLLIN)
         return True
 

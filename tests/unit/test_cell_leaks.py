@@ -54,7 +54,7 @@ def standing(supervisor: Supervisor) -> dict[str, int]:
 
 
 def _descriptors(process: psutil.Process) -> int:
-    """How many are open, but for the network namespaces that a warm parent keeps for its next cells: those are few,
+    """How many are open, but for the namespaces that a warm parent keeps to lend to its next cells: those are few,
     however many calls there were. None counted where an ordinary user may not look into a process that gave up its
     rights.
     """
@@ -63,9 +63,9 @@ def _descriptors(process: psutil.Process) -> int:
     except PermissionError:
         assert os.geteuid() != 0
         return 0
-    networks = sum(_target(f"/proc/{process.pid}/fd/{name}").startswith("net:") for name in names)
-    assert networks <= FEW
-    return len(names) - networks
+    kept = sum(_target(f"/proc/{process.pid}/fd/{name}").startswith(("net:", "ipc:")) for name in names)
+    assert kept <= 2 * FEW
+    return len(names) - kept
 
 
 def _target(link: str) -> str:

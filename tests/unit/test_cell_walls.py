@@ -155,6 +155,22 @@ def test_two_calls_draw_different_random_numbers(supervisor, preload):
         assert len(set(column)) == 4
 
 
+def test_cells_that_live_at_once_are_in_no_namespace_together(supervisor):
+    command = ShellCommand(
+        ("/bin/sh", "-c", "for kind in $0; do readlink /proc/self/ns/$kind; done; read -r _", KINDS_OWN)
+    )
+    profile = SandboxProfile(exec=True)
+    with supervisor.spawn(command, profile) as one, supervisor.spawn(command, profile) as other:
+        found = [[os.readlink(f"/proc/self/ns/{kind}") for kind in KINDS_OWN.split()]]
+        for cell in (one, other):
+            with open(cell.stdout, encoding="ascii", closefd=False) as lines:
+                found.append([next(lines).rstrip() for _ in KINDS_OWN.split()])
+    for host, first, second in zip(*found, strict=True):
+        assert len({host, first, second}) == 3
+
+
+KINDS_OWN = "mnt user net pid ipc uts cgroup"
+
 INTERRUPTED = """
 import os, signal
 handlers = [signal.getsignal(signal.SIGINT) is signal.default_int_handler]

@@ -8,7 +8,7 @@ BUILT_BEFORE = {
     "pid_namespace": "own process table; its end is the end of everything in it",
     "mount_namespace": "private root; the machine's file systems are not in it",
     "network_namespace": "own network namespace with nothing in it, and no socket to use it with",
-    "ipc_namespace": "own IPC namespace, and System V and POSIX queues are refused",
+    "ipc_namespace": "an IPC namespace that no other cell is in, and System V and POSIX queues are refused",
     "uts_namespace": "own host name",
     "cgroup_namespace": "own view of control groups",
     "no_new_privs": "set in the warm parent, cannot be unset",
