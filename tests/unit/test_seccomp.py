@@ -426,6 +426,22 @@ def tried() -> str:
     return "done"
 
 
+@pytest.mark.parametrize("column", [0, 1])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("shmget", "shmat", "shmctl", "shmdt"),
+        ("semget", "semop", "semctl", "semtimedop"),
+        ("msgget", "msgsnd", "msgrcv", "msgctl"),
+        ("mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr"),
+    ],
+)
+def test_nothing_can_be_left_in_an_ipc_namespace_that_is_lent(column, names):
+    policy = seccomp.permanent_policy(column)
+    for name in names:
+        assert answers(policy, column, name) == EPERM
+
+
 def filters() -> str:
     """How many filters hold this process."""
     return Path("/proc/self/status").read_text().partition("Seccomp_filters:")[2].split()[0]
