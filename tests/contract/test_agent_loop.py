@@ -1,6 +1,7 @@
 """What the agent promises, through its public names, with a model that follows a script."""
 
 import asyncio
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from handrail.agent.config import AgentConfig
 from handrail.agent.conversation import messages_of, open_calls_of
 from handrail.agent.events import CallFinished, CallStarted, ModelRetry, NotesLoaded, RunEnded, TextArrived
 from handrail.agent.loop import Agent
-from handrail.agent.transcript import Answered, started
+from handrail.agent.transcript import Answered, Asked, started
 from handrail.agent.valves import Limits, StopReason
 from handrail.approval.decision import ApprovalRequest, Approve, CallbackApprover, Modify, Park, Reject
 from handrail.errors import ModelError, TranscriptError
@@ -60,6 +61,21 @@ async def test_text_that_no_utf8_holds_is_mended_where_it_enters_and_arguments_w
     assert kit.results(result.run_id)[1].text.count("a string holds a lone surrogate") == 1
     for said in (repr(model.requests[1].messages), *(event.text for event in kit.named(TextArrived))):
         said.encode()
+
+
+@in_loop
+async def test_a_prompt_and_a_workspace_that_no_utf8_holds_reach_the_model_mended(tmp_path: Path) -> None:
+    place = tmp_path / os.fsdecode(b"caf\xe9")
+    place.mkdir()
+    model = ScriptedModel(["ok", ModelError("no \ud800", received=True)])
+    kit = Kit(model, workspace=place)
+    result = await kit.run("do \ud83d\ude00 \udce9")
+    again = await kit.run("and \udce9", run_id=result.run_id)
+    for request in model.requests:
+        (request.system + repr(request.messages)).encode()
+    asked = [record.text for record in kit.transcript(result.run_id).records if isinstance(record, Asked)]
+    assert asked == ["do \U0001f600 \ufffd", "and \ufffd"]
+    assert (again.stop, again.detail) == (StopReason.MODEL_FAILED, "no \ufffd")
 
 
 @pytest.mark.promise("agent:parallel:results-in-call-order")

@@ -52,7 +52,7 @@ from handrail.call import new_call_id
 from handrail.errors import ModelError, TranscriptError
 from handrail.executor import ToolExecutor
 from handrail.journal.protocol import CallJournal, NoJournal
-from handrail.models.client import Message, ModelClient, ModelRequest, Reply, ToolSpec
+from handrail.models.client import Message, ModelClient, ModelRequest, Reply, ToolSpec, utf8_text
 from handrail.models.retry import stream_with_retries
 from handrail.registry import ToolRegistry
 from handrail.tool import Plugin, Signal
@@ -207,9 +207,10 @@ class Agent:
 
     def _begin(self, transcript: Transcript, run_id: str, prompt: str) -> None:
         workspace = self.executor.workspace
-        first = started(run_id, workspace.path if workspace else "", self.config.model.name, secrets.token_hex(4))
+        place = utf8_text(workspace.path) if workspace else ""  # its name need not be UTF-8
+        first = started(run_id, place, self.config.model.name, secrets.token_hex(4))
         notes = load_notes(workspace, self.config.project_notes) if self.config.project_notes else None
-        transcript.append(first, *([notes] if notes is not None else []), Asked(prompt))
+        transcript.append(first, *([notes] if notes is not None else []), Asked(utf8_text(prompt)))
 
     def _opened(self, run_id: str, on_event: Listener | None, signal: Signal | None) -> "_Drive":
         transcript = self.transcripts.open(run_id)
@@ -340,14 +341,14 @@ class _Drive:
         try:
             return await self._answer_to(request, show=True)
         except ModelError as error:
-            return Stopped(StopReason.MODEL_FAILED, str(error))
+            return Stopped(StopReason.MODEL_FAILED, utf8_text(str(error)))
 
     async def _answer_to(self, request: ModelRequest, *, show: bool) -> Reply:
         stream = stream_with_retries(
             self.config.model,
             request,
             self.config.retry,
-            on_retry=lambda wait, error: self.emit(ModelRetry(wait, str(error))),
+            on_retry=lambda wait, error: self.emit(ModelRetry(wait, utf8_text(str(error)))),
         )
         silent = True
         async with aclosing(stream):
@@ -371,7 +372,7 @@ class _Drive:
         return tuple(self.specs[name] for name in self.tools.names)
 
     def _record_prompt(self, prompt: str) -> None:
-        record = Asked(prompt)
+        record = Asked(utf8_text(prompt))
         self.transcript.append(record)
         self.valves.see([record])
 

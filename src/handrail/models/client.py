@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
-from handrail.schema import ArgumentsInvalid, decode_arguments
+from handrail.schema import ArgumentsInvalid, decode_arguments, is_unicode
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,36 +146,29 @@ def as_utf8(event: ModelEvent) -> ModelEvent:
     escape in arguments, so that arguments with one are refused as they would have been.
     """
     if isinstance(event, TextDelta):
-        return event if _is_utf8(event.text) else TextDelta(_mended(event.text))
+        return event if is_unicode(event.text) else TextDelta(utf8_text(event.text))
     calls = event.calls
-    if not all(_is_utf8(call.name + call.arguments + call.provider_id) for call in calls):
+    if not all(is_unicode(call.name + call.arguments + call.provider_id) for call in calls):
         calls = tuple(
             replace(
                 call,
-                name=_mended(call.name),
+                name=utf8_text(call.name),
                 arguments=_joined(call.arguments).encode("utf-8", "backslashreplace").decode(),
-                provider_id=_mended(call.provider_id),
+                provider_id=utf8_text(call.provider_id),
             )
             for call in calls
         )
-    elif _is_utf8(event.text + event.model):
+    elif is_unicode(event.text + event.model):
         return event
-    return replace(event, text=_mended(event.text), calls=calls, model=_mended(event.model))
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return replace(event, text=utf8_text(event.text), calls=calls, model=utf8_text(event.model))
 
 
 def _joined(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
-def _mended(text: str) -> str:
+def utf8_text(text: str) -> str:
+    """``text`` with the halves of a character that came apart joined, and each lone one a replacement character."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
