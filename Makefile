@@ -60,6 +60,7 @@ bench: $(VENV)/.developed
 # Takes an hour on two cores; `mutmut run NAME*` afterwards looks at one room again.
 mutants: $(VENV)/.developed
 	$(BIN)/python -m pip install --quiet --group mutants
+	rm -rf mutants
 	PYTHONDONTWRITEBYTECODE= $(BIN)/mutmut run --max-children 2
 	$(BIN)/mutmut results
 

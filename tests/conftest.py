@@ -4,6 +4,10 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import Phase, settings
+
+# For `make mutants`: the same examples each time, and none is made smaller, which would take most of the time.
+settings.register_profile("mutants", derandomize=True, phases=[Phase.explicit, Phase.generate])
 
 WALLS_MUST_WORK = os.environ.get("HANDRAIL_WALLS_MUST_WORK") == "1"
 

@@ -357,21 +357,23 @@ def argv_equals(pattern: tuple[tuple[str, ...], ...], argv: tuple[str, ...]) -> 
 
 
 def _mentions(condition: CommandLike, line: str, parsed: shell.Plain | shell.Unclear) -> bool:
-    """Whether the pattern's words stand in the line in this order, loosely read (rule 4)."""
-    if isinstance(parsed, shell.Plain) and any(shapes.fits(shape, parsed.argv) is None for shape in condition.shapes):
-        return True
-    if not condition.argv:
-        return False
-    words = [*shell.loose_words(line), *(parsed.argv if isinstance(parsed, shell.Plain) else ())]
-    rest = list(condition.argv)
+    """Whether the pattern's words stand in the line in this order, loosely read or as the shell reads it (rule 4)."""
+    if isinstance(parsed, shell.Plain):
+        if any(shapes.fits(shape, parsed.argv) is None for shape in condition.shapes):
+            return True
+        if _stand_in_order(condition.argv, parsed.argv):
+            return True
+    return _stand_in_order(condition.argv, shell.loose_words(line))
+
+
+def _stand_in_order(pattern: tuple[tuple[str, ...], ...], words: Iterable[str]) -> bool:
+    fixed = pattern[:-1] if pattern[-1:] == (("**",),) else pattern
+    met = 0
     for word in words:
-        wanted = rest[0]
-        name = os.path.basename(word).casefold() if len(rest) == len(condition.argv) else word
-        if wanted in {("*",), ("**",)} or name in wanted:
-            rest.pop(0)
-            if not rest or rest == [("**",)]:
-                return True
-    return False
+        if met < len(fixed):
+            name = word if met else os.path.basename(word).casefold()
+            met += fixed[met] == ("*",) or name in fixed[met]
+    return met == len(fixed) > 0
 
 
 # ── the index ────────────────────────────────────────────────────────────────────────────────────────────────────

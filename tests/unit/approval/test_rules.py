@@ -1,6 +1,7 @@
 """Rules: how they match and which one wins. Each test names what went wrong elsewhere."""
 
 import fnmatch
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,11 +9,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from handrail import ToolDef, ToolRegistry
+from handrail.approval.policy import RiskTable, Verdict
 from handrail.approval.policy_file import parse_policy
 from handrail.approval.review import review
 from handrail.approval.rules import CompiledRules, OneOf, Rule, Subject, speaks, verdict_of
+from handrail.call import Checked, Origin, Proposed, RegisteredTool
 from handrail.errors import PolicyError
-from handrail.tool import RiskLevel
+from handrail.tool import RiskLevel, Tool
 
 
 def subject(
@@ -87,6 +90,9 @@ PATHS = [
     ("allow", "./src", "/w/src/a", "/w/src/a", True),
     ("allow", "/w/src", "/w/src/a", "/w/src/a", True),
     ("allow", ".", "/w/src/a", "/w/src/a", True),
+    ("allow", "a", "/w/a/x", "/w/a/x", True),
+    ("allow", "/", "/w/a", "/w/a", True),
+    ("deny", "/", "/etc/x", "/etc/x", True),
     ("allow", "src", "/w/src-evil/a", "/w/src-evil/a", False),  # CVE-2025-53110: a prefix of text is no parent
     ("allow", "src", "/w/a/src/b", "/w/a/src/b", False),  # claude-code 2.1.214: matched nested src/ anywhere
     ("allow", "src", "/w/src/link", "/w/secret", False),  # claude-code 2.1.89: only the requested path was checked
@@ -100,6 +106,7 @@ PATHS = [
     ("deny", "Policy.TOML", "/w/policy.toml", "/w/policy.toml", True),
     ("deny", "caf\u00e9", "/w/cafe\u0301/x", "/w/cafe\u0301/x", True),  # NFC and NFD
     ("deny", "secret", "/w/secrets", "/w/secrets", False),
+    ("deny", "secret", "/w/Secret/\u00e9", "/w/Secret/\u00e9", True),
     ("ask", "secret", "/w/ok", "/w/secret", True),
 ]
 
@@ -117,6 +124,14 @@ def test_a_path_that_nobody_resolved_allows_nothing_and_can_be_denied() -> None:
     assert decided(allowed, call) is None
     assert decided(denied, call) == "deny"
     assert decided(denied, subject(arguments={"path": "x/../src/a"})) == "deny"
+    assert decided(denied, subject(arguments={"path": 5})) is None
+    assert decided(denied, replace(call, workspace="")) == "deny"
+
+
+def test_the_workspace_may_be_the_root() -> None:
+    call = replace(subject(path="/src/a"), workspace="/")
+    assert decided(rules(SRC.format("allow", "src")), call) == "allow"
+    assert decided(rules(SRC.format("allow", "lib")), call) is None
 
 
 @pytest.mark.parametrize("directory", ["~/x", "$HOME", "a/../b", "src/*"])
@@ -149,6 +164,135 @@ def test_a_glob_of_a_value_stays_within_a_directory_unless_it_says_otherwise() -
     assert decided(policy, subject(path="/w/docs/x/y")) == "allow"
     assert decided(policy, subject(path="/w/sub/a.md")) is None
     assert decided(policy, subject(path=("/w/a.md", "/w/secret"))) is None
+    assert decided(policy, subject(path="/x/a.md")) is None
+
+
+def test_of_many_patterns_the_one_that_fits_is_found() -> None:
+    text = "".join(
+        f'[[rule]]\nname = "{n}"\ntool = "host:t"\ndecision = "ask"\nargs.q.matches = "p{n}"\n' for n in range(1_030)
+    )
+    policy = rules(text)
+    for n in (0, 1, 2, 511, 512, 513, 1_029):
+        finding = policy.find(subject(arguments={"q": f"p{n}"}))
+        assert finding is not None
+        assert finding.rule.name == str(n)
+    assert policy.find(subject(arguments={"q": "p1030"})) is None
+
+
+# ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+COMMANDS = [
+    # decision, argv, line, decided
+    ("allow", '["wc", "*"]', "wc test", "allow"),
+    ("allow", '["wc", "*"]', "wc", None),
+    ("allow", '["wc", "*"]', "wc test x", None),
+    ("allow", '["wc", "*"]', "wc --version", None),  # an option is no word for *
+    ("allow", '["wc", "*", "x"]', "wc a x", "allow"),
+    ("allow", '["wc", "*", "x"]', "wc a y", None),
+    ("allow", '["wc", "run", "**"]', "wc run", "allow"),
+    ("allow", '["wc", "run", "**"]', "wc run a b", "allow"),
+    ("allow", '["wc", "run", "**"]', "wc run a --x", None),
+    ("allow", '["wc", "run", "**"]', "wc", None),
+    ("allow", '["wc", "run", "**"]', "wc test a", None),
+    ("allow", '["npm", ["test", "ci"]]', "npm ci", "allow"),
+    ("allow", '["npm", ["test", "ci"]]', "npm publish", None),
+    ("allow", '["npm", "--version"]', "npm --version", "allow"),
+    ("allow", '["npm", "test"]', "env ls", "ask"),  # what a wrapper runs is not looked at
+    ("allow", '["npm", "test"]', "ls; id", "ask"),
+    ("allow", '["npm", "test"]', "ls", None),
+    ("deny", '["git", "push"]', "git -C x push", "deny"),
+    ("deny", '["git", "push"]', "push git", None),
+    ("deny", '["git", "push"]', "/bin/GIT push", "deny"),
+    ("deny", '["git", "push"]', "git /x/push", None),
+    ("deny", '["git", "push"]', "git PUSH", None),
+    ("deny", '["git", "*"]', "git x", "deny"),
+    ("deny", '["git", "*"]', "git", None),
+    ("deny", '["git", "*", "x"]', "git a x", "deny"),
+    ("deny", '["git", "*", "x"]', "git x", None),
+    ("deny", '["rm", "**"]', "rm", "deny"),
+    ("deny", '["rm", "**"]', "ls; rm -r x", "deny"),
+    ("deny", '["rm", "**"]', "ls", None),
+    ("ask", '["rm", "**"]', "x" * 5_000, "ask"),
+    ("deny", '["rm", "**"]', "x" * 5_000, "deny"),  # too large to read
+]
+
+
+@pytest.mark.parametrize(("decision", "argv", "line", "wanted"), COMMANDS)
+def test_the_table_of_command_patterns(decision: str, argv: str, line: str, wanted: str | None) -> None:
+    policy = rules(f'[[rule]]\ntool = "host:t"\ndecision = "{decision}"\ncommand.argv = {argv}')
+    assert decided(policy, subject(arguments={"command": line})) == wanted
+
+
+def test_a_shape_can_be_denied_and_denies_nothing_else() -> None:
+    policy = rules('[[rule]]\ntool = "host:t"\ndecision = "deny"\ncommand.shapes = ["git-read"]')
+    found = {
+        line: decided(policy, subject(arguments={"command": line})) for line in ("git status", "git push", "ls; x")
+    }
+    assert found == {"git status": "deny", "git push": None, "ls; x": None}
+
+
+def test_a_line_that_nobody_can_read_is_heard_by_every_rule_whose_other_conditions_hold() -> None:
+    """Rules that say the same of such a line are tried once; these do not."""
+    rule = '[[rule]]\ntool = "host:t"\ndecision = "allow"\ncommand.argv = ["npm", "{}"]\n{}\n'
+    by_value = rules("".join(rule.format(n, f"args.n.equals = {n}") for n in range(3)))
+    by_risk = rules("".join(rule.format(n, f'risk = "{risk.value}"') for n, risk in enumerate(RiskLevel)))
+    for n in range(3):
+        assert decided(by_value, subject(arguments={"command": "ls; id", "n": n})) == "ask"
+    assert decided(by_value, subject(arguments={"command": "ls; id", "n": 3})) is None
+    for risk in RiskLevel:
+        assert decided(by_risk, subject(risk=risk.value, arguments={"command": "ls; id"})) == "ask"
+
+
+# ── the decision about a call ────────────────────────────────────────────────────────────────────────────────────
+
+
+def checked_call(*, staged: bool = False) -> Checked:
+    tool = Tool(ToolDef("t", risk_level=RiskLevel.MUTATION), lambda args: "", staged=staged)
+    arguments = {"path": "/w/link", "n": 1}
+    proposed = Proposed("c", RegisteredTool(tool, "host:t", "t_", "host"), arguments, Origin())
+    return Checked(proposed, arguments, "/w", {"path": "link"}, {"path": "/w/src/a"})
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_checked_call_is_seen_by_its_names_risk_arguments_and_both_ways_its_paths_read(staged: bool) -> None:
+    assert Subject.of(checked_call(staged=staged)) == Subject(
+        names=("host:t", "t_"),
+        risk=RiskLevel.MUTATION,
+        arguments={"path": "/w/link", "n": 1},
+        paths={"path": ("/w/link", "/w/src/a")},
+        workspace="/w",
+        staged=staged,
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "staged", "review"),
+    [
+        ("", False, "before"),
+        ("", True, "changes"),
+        ('review = "before"', True, "before"),
+        ('review = "changes"', True, "changes"),
+        ('review = "changes"', False, "before"),  # it has none to show
+    ],
+)
+def test_a_rule_decides_a_call_with_its_name_its_reason_and_its_review(said: str, staged: bool, review: str) -> None:
+    text = f'[[rule]]\nname = "mine"\nglob = "host:*"\ndecision = "ask"\njustification = "because"\n{said}'
+    verdict = rules(text).decide(checked_call(staged=staged))
+    assert verdict == Verdict("ask", review, "mine", "because", can_grant=True)
+    assert rules(text + "\ngrant = false").decide(checked_call()).can_grant is False
+    assert rules(text.replace('"ask"', '"allow"')).decide(checked_call()).can_grant is False
+
+
+def test_where_no_rule_speaks_the_risk_table_decides_and_a_rule_gives_its_decision_for_a_reason() -> None:
+    assert rules("").decide(checked_call()) == RiskTable().decide(checked_call())
+    assert rules('[[rule]]\ntool = "t_"\ndecision = "deny"').decide(checked_call()).why == "deny t_"
+
+
+def test_every_rule_that_speaks_is_named_the_strictest_first_and_else_in_the_order_of_the_file() -> None:
+    words = {"a": "allow", "b": "deny", "c": "ask", "d": "deny", "e": "allow"}
+    text = "".join(f'[[rule]]\nname = "{name}"\ntool = "host:t"\ndecision = "{words[name]}"\n' for name in words)
+    silent = '[[rule]]\nname = "f"\ntool = "host:t"\ndecision = "deny"\nargs.n.equals = 1\n'
+    assert [finding.rule.name for finding in rules(text + silent).findings(subject())] == ["b", "d", "c", "a", "e"]
 
 
 def test_risk_limits_a_rule() -> None:
