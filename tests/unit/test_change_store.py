@@ -417,3 +417,40 @@ def test_what_belongs_to_somebody_else_and_cannot_be_removed_keeps_nobody_from_t
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     (left,) = place.glob(".handrail-commit-*-left-*")
     assert [path.read_text() for path in left.rglob("file")] == ["theirs"]
+
+
+def test_undo_and_history_keep_the_order_of_commits_when_the_clock_steps_back(tmp_path: Path, place: Path):
+    now = [1e9]
+    grow(place, {"a": "0"})
+
+    def write(store: ChangeStore, text: str, at: float) -> str:
+        now[0] = at
+        wishes = plan(store)
+        wishes.write("a", text.encode())
+        return commit(store, wishes.changes())
+
+    with Workspace(place) as workspace:
+        calls: list[str] = []
+        for text, at in (("1", 1e9), ("2", 9e8), ("3", 9e8 - 1), ("4", 2e9)):  # each by another process
+            with ChangeStore(str(tmp_path / "state"), workspace, clock=lambda: now[0], max_age=1e12) as store:
+                calls.append(write(store, text, at))
+        with ChangeStore(str(tmp_path / "state"), workspace, clock=lambda: now[0], max_age=1e12) as store:
+            assert [entry.call_id for entry in store.history()] == calls
+            commit(store, store.inverse_of(calls[2], calls[3]))
+            assert (place / "a").read_text() == "2"
+            commit(store, store.inverse_of(calls[0], calls[1]))
+    assert (place / "a").read_text() == "0"
+
+
+def test_a_count_of_commits_that_a_power_cut_took_back_is_made_anew(tmp_path: Path, place: Path):
+    grow(place, {"a": "0"})
+    with Workspace(place) as workspace:
+        calls: list[str] = []
+        for text in "12":
+            with ChangeStore(str(tmp_path / "state"), workspace, clock=lambda: 1e9 - int(text), max_age=1e12) as store:  # noqa: B023 - used at once
+                wishes = plan(store)
+                wishes.write("a", text.encode())
+                calls.append(commit(store, wishes.changes()))
+                (Path(store.path) / "last-place").write_bytes(b"%020d" % 0)
+        with ChangeStore(str(tmp_path / "state"), workspace, clock=lambda: 1.0, max_age=1e12) as store:
+            assert [entry.call_id for entry in store.history()] == calls

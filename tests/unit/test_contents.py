@@ -80,3 +80,25 @@ def test_the_same_content_twice_is_kept_and_counted_once(tmp_path):
         first = blobs.put(b"same")
     assert (blobs.put(b"same"), blobs.bytes_in_use) == (first, 4)
     blobs.close()
+
+
+def test_a_content_that_another_process_wrote_is_flushed_by_whoever_relies_on_it(tmp_path, monkeypatch):
+    path = str(tmp_path / "contents")
+    flushed: list[bytes] = []
+    flush_name = beneath.flush_name
+    monkeypatch.setattr(beneath, "flush_name", lambda fd, name: (flushed.append(name), flush_name(fd, name)))
+    theirs, ours = Blobs(path, LIMIT), Blobs(path, LIMIT)
+    name = theirs.put(b"x")
+    assert ours.put(b"x") == name
+    ours.flush([name, "0" * 64], whole=False)
+    ours.flush([name], whole=False)
+    assert flushed == [name.encode()]  # once, and not what is no longer here
+    keep = os.open(path, os.O_RDONLY)
+    os.link(name, "held", src_dir_fd=keep, dst_dir_fd=keep)  # so that its inode is not used again
+    theirs.remove(name)
+    theirs.put(b"x")
+    ours.flush([name], whole=False)
+    assert flushed == [name.encode()] * 2
+    os.close(keep)
+    theirs.close()
+    ours.close()

@@ -17,6 +17,7 @@ from handrail.errors import ChangeError, UndoUnavailable
 
 _COUNT = b"bytes-in-use"
 _PARTIAL = b"partial-"
+MAX_REMEMBERED = 10_000
 
 
 class StoreFull(ChangeError):
@@ -31,7 +32,7 @@ class Blobs:
         self.max_bytes = max_bytes
         self.make_room: Callable[[int], None] = lambda _needed: None
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._unflushed: set[str] = set()
+        self._flushed: dict[str, int] = {}  # each with its inode: who removes and writes it anew makes another file
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -95,8 +96,12 @@ class Blobs:
                 put(max(0, value - found.st_size))
 
     def flush(self, names: Iterable[str], *, whole: bool) -> None:
-        """Return after these contents are on disk. ``whole``: by one flush of the filesystem."""
-        waiting = [name for name in names if name in self._unflushed]
+        """Return after those of these contents that are here are on disk, whoever wrote them.
+
+        ``whole``: by one flush of the filesystem.
+        """
+        here = {name: found.st_ino for name in names if (found := beneath.look(self._fd, name.encode())) is not None}
+        waiting = {name: inode for name, inode in here.items() if self._flushed.get(name) != inode}
         if not waiting:
             return
         if whole:
@@ -105,7 +110,9 @@ class Blobs:
             for name in waiting:
                 beneath.flush_name(self._fd, name.encode())
             os.fsync(self._fd)
-        self._unflushed.difference_update(waiting)
+        if len(self._flushed) > MAX_REMEMBERED:
+            self._flushed.clear()
+        self._flushed |= waiting
 
     @property
     def bytes_in_use(self) -> int:
@@ -133,7 +140,6 @@ class Blobs:
                     put(max(0, value - expected))
                 else:
                     os.rename(partial, sha256.encode(), src_dir_fd=self._fd, dst_dir_fd=self._fd)
-                    self._unflushed.add(sha256)
                     put(max(0, value - expected + size))
         except BaseException as error:
             self._abandon(partial, expected)

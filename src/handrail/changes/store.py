@@ -24,7 +24,7 @@ import os
 import stat
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -46,6 +46,7 @@ log = logging.getLogger("handrail")
 GIBIBYTE = 1 << 30
 DAY = 86_400.0
 IN_FLIGHT_SECONDS = 3600.0  # a content nobody refers to yet belongs to a call under way for this long
+_LAST_PLACE = b"last-place"
 _PARTIAL = ".partial"  # the end of a name that is still being written
 MAX_ENTRIES = 1000  # what is remembered about calls after their contents were given up
 
@@ -54,12 +55,21 @@ Fate = Literal["committed", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """One committed call. ``at`` is seconds since 1970. ``gone`` says why an undo is no longer possible, else empty."""
+    """One committed call. ``at`` is seconds since 1970. ``gone`` says why an undo is no longer possible, else empty.
+
+    ``place`` counts the commits of a workspace, whatever its clocks say; 0 where it was not counted yet.
+    """
 
     call_id: str
     at: float
     changes: ChangeSet
     gone: str = ""
+    place: int = 0
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """Sorts commits as they were made."""
+        return self.place, self.at
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data."""
@@ -69,6 +79,7 @@ class Committed:
             "digest": self.changes.digest,
             "changes": self.changes.to_json(),
             "gone": self.gone,
+            "place": self.place,
         }
 
     @classmethod
@@ -79,6 +90,7 @@ class Committed:
             at=data["at"],
             changes=ChangeSet.from_json(data["changes"]),
             gone=data["gone"],
+            place=data.get("place", 0),
         )
 
 
@@ -217,12 +229,32 @@ class ChangeStore:
         self, call_id: str, changes: ChangeSet, steps: tuple[committing.Step, ...]
     ) -> tuple[Committed, committing.Prepared]:
         self._require_contents(changes)
+        place = self._next_place()
         keep = _BeforeContents(self._blobs)
         faults.point("commit:compare")
         compared = committing.compare(self._root, steps, keep)
         prepared = committing.prepare(self._root, self._private, steps, compared, self._blobs)
-        entry = Committed(call_id=call_id, at=self._clock(), changes=changes, gone=keep.gone)
+        entry = Committed(call_id=call_id, at=self._clock(), changes=changes, gone=keep.gone, place=place)
         return entry, prepared
+
+    def _next_place(self) -> int:
+        """One more than the last commit's; under the lock. The count is no further behind than what it counts."""
+        try:
+            fd = beneath.open_file(self._area, _LAST_PLACE, os.O_RDWR | os.O_CREAT)
+            try:
+                raw = os.pread(fd, 20, 0)
+                place = 1 + (int(raw) if raw.isdigit() else max((entry.place for entry in self.history()), default=0))
+                os.pwrite(fd, b"%020d" % place, 0)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise ChangeError(f"the private store cannot be written: {error.strerror}") from error
+        return place
+
+    def _forget_place(self) -> None:
+        """After a start the count is made anew: a power cut may have taken it back, and never the history."""
+        with suppress(FileNotFoundError):
+            os.unlink(_LAST_PLACE, dir_fd=self._area)
 
     def _record_and_apply(self, record: _Record, steps: tuple[committing.Step, ...]) -> None:
         faults.point("commit:record")
@@ -339,7 +371,7 @@ class ChangeStore:
         """Everything that is remembered, oldest first."""
         found = [self._read_json(f"history/{name}") for name in self._names("history")]
         return sorted(
-            (Committed.from_json(data["entry"]) for data in found if data is not None), key=lambda item: item.at
+            (Committed.from_json(data["entry"]) for data in found if data is not None), key=lambda item: item.order
         )
 
     def inverse_of(self, *call_ids: str) -> ChangeSet:
@@ -351,7 +383,7 @@ class ChangeStore:
         """
         entries = [self._undoable(call_id) for call_id in dict.fromkeys(call_ids)]
         inverse = ChangeSet()
-        for entry in sorted(entries, key=lambda entry: entry.at, reverse=True):
+        for entry in sorted(entries, key=lambda entry: entry.order, reverse=True):
             inverse = inverse.then(entry.changes.inverted())
         self._require_contents(inverse)
         return inverse
@@ -430,6 +462,7 @@ class ChangeStore:
             self._recover_what_was_moved()
         try:
             with self._locked(wait=False):
+                self._forget_place()
                 self._recover()
                 self.tidy()
         except BlockingIOError:
