@@ -1,11 +1,12 @@
 """Handrail runs an agent's tool calls without trusting them. The house, and who lives where:
 
-tool.py        ToolDef, Tool, Plugin, RiskLevel, Replay, Capability: declarations only
+tool.py        ToolDef, Tool, Plugin, RiskLevel, Replay, Capability: declarations only; definition.py checks them,
+               body.py is the door to a tool's code, host.py the kind of body that is a function of the host's
 schema.py      strict JSON in, and the compiled JSON Schema of a tool; schema_cost.py bounds what a check may take
 call.py        the stages of one call: Proposed, Checked, Approved, Recorded; parked.py: questions that wait
 registry.py    ToolRegistry: the tools there are, under names that never meet
 workspace.py   one directory, opened once; guard.py holds path arguments beneath it
-executor.py    ToolExecutor: the corridor every call walks, top to bottom
+executor.py    ToolExecutor: the corridor every call walks, top to bottom; walk.py: how a walk can end
 changes/       what a call did to files: staged, shown, committed, undone
 sandbox/       capability → walls; the keeper of the cells (handrail_cell lives inside them)
 approval/      policy, approvers, grants        journal/  intent, outcome, recovery, audit

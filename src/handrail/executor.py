@@ -10,26 +10,19 @@ Each step returns the next stage, or a :class:`ToolOutcome` that ends the walk. 
 order; everything else here carries out one step of it.
 """
 
-import asyncio
-import difflib
 import inspect
-import json
 import logging
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Self
-from weakref import WeakKeyDictionary, ref
 
 import anyio
 import platformdirs
-from msgspec import Struct
 from msgspec.structs import replace
 
 from handrail import faults
@@ -38,7 +31,6 @@ from handrail.approval.decision import (
     Approve,
     Approver,
     Decision,
-    Escalate,
     Modify,
     Park,
     Reject,
@@ -64,12 +56,29 @@ from handrail.errors import (
 )
 from handrail.guard import FilesystemGuard, Guarded
 from handrail.journal.protocol import CallJournal, NoJournal
+from handrail.loops import Slots, SyncLoop, comes_from_outside, inside
 from handrail.outcome import ChangesReport, Reason, ToolOutcome
 from handrail.output import OutputCap
 from handrail.parked import Answer, Grant, GrantStore, HeldIntent, ParkedCall
 from handrail.registry import ToolRegistry
 from handrail.schema import ArgumentsInvalid, Schema, decode_arguments
 from handrail.tool import Effect, Job, Signal, ToolDef, is_duration
+from handrail.walk import Listeners as Listeners
+from handrail.walk import (
+    Walk,
+    begun_before,
+    broken,
+    cancelled,
+    denied,
+    dropped_for_edit,
+    edited_to,
+    for_changes,
+    no_such_tool,
+    nobody_to_ask,
+    said_no,
+    short,
+    without_journal,
+)
 from handrail.workspace import AnyPath, Workspace
 
 log = logging.getLogger("handrail")
@@ -77,7 +86,6 @@ log = logging.getLogger("handrail")
 RawArguments = str | bytes | Mapping[str, Any]
 OutputReviewer = Callable[[Checked, ToolOutcome], ToolOutcome | Awaitable[ToolOutcome]]
 MAX_EDITS = 10
-MAX_EDITED_CHARACTERS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,36 +98,8 @@ class ToolCall:
     origin: Origin = field(default_factory=Origin)
 
 
-@dataclass(frozen=True, slots=True)
-class Listeners:
-    """Who hears about one call while it runs. All optional; none can change it."""
-
-    on_output: Callable[[bytes], None] | None = None
-    on_progress: Callable[[float, float | None, str], None] | None = None
-    on_stage: Callable[[str, "Checked | Recorded"], None] | None = None
-
-
 _NOBODY = Origin()
 _NO_LISTENERS = Listeners()
-
-
-class _Walk(Struct):
-    """What one walk through the corridor carries besides its stage."""
-
-    call_id: str
-    name: str
-    started: float
-    signal: Signal
-    listeners: Listeners
-    may_be_known: bool = False
-    edits: int = 0
-    edited_arguments: Mapping[str, Any] | None = None
-    edited_by: str | None = None
-    recorded: Recorded | None = None
-    checked: Checked | None = None
-    change_digest: str | None = None
-    settled: bool = False
-    may_be_real: bool = False  # its staged changes, or some of them
 
 
 class _EditedTooOften(Exception):
@@ -183,8 +163,8 @@ class ToolExecutor:
         self._review_output = review_output
         self._grants: GrantStore = grants if grants is not None else MemoryGrants()
         self._clock = clock
-        self._slots = _Slots(max_parallel)
-        self._sync = _SyncLoop()
+        self._slots = Slots(max_parallel)
+        self._sync = SyncLoop()
 
     # ── doors ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -209,7 +189,7 @@ class ToolExecutor:
         """
         if call_id:
             _require_text(call_id)
-        walk = _Walk(call_id or new_call_id(), name, time.perf_counter(), signal or Signal(), listeners)
+        walk = Walk(call_id or new_call_id(), name, time.perf_counter(), signal or Signal(), listeners)
         walk.may_be_known = bool(call_id) and not id_is_new
         return await self._ended(walk, self._walk(walk, arguments, origin))
 
@@ -240,7 +220,7 @@ class ToolExecutor:
         Unanswered: still ``pending``. Approved: the call starts again at the beginning, and runs only if everything the
         answer was bound to is the same; a call that ran staged is committed. Rejected: it never runs.
         """
-        walk = _Walk(new_call_id(), "", time.perf_counter(), signal or Signal(), _NO_LISTENERS)
+        walk = Walk(new_call_id(), "", time.perf_counter(), signal or Signal(), _NO_LISTENERS)
         return await self._ended(walk, self._resumed(walk, approval_id))
 
     def close(self) -> None:
@@ -257,7 +237,7 @@ class ToolExecutor:
 
     # ── the corridor ─────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _walk(self, walk: _Walk, arguments: RawArguments, origin: Origin) -> ToolOutcome:
+    async def _walk(self, walk: Walk, arguments: RawArguments, origin: Origin) -> ToolOutcome:
         """The order of everything. Read it top to bottom."""
         known = await self._journal.recorded_outcome(walk.call_id) if walk.may_be_known else None
         if known is not None:
@@ -278,13 +258,13 @@ class ToolExecutor:
             if isinstance(approved, ToolOutcome):
                 return approved
             if walk.signal.is_set():
-                return _cancelled(walk)
+                return cancelled(walk)
             recorded, effect = await self._carry_out(walk, approved)
             if not effect.changes or effect.outcome.status != "ok":
                 return effect.outcome
             reviewed = await self._review(recorded, effect.outcome, effect.changes)
             if isinstance(reviewed, Modify):
-                dropped = await self._settle(walk, _dropped_for_edit(reviewed))
+                dropped = await self._settle(walk, dropped_for_edit(reviewed))
                 if not walk.settled:
                     return dropped
                 arguments = self._edited(walk, reviewed)
@@ -294,19 +274,19 @@ class ToolExecutor:
                 return reviewed.with_(changes=self._report(effect.changes, committed=False))
             return await self._commit(walk, reviewed, effect.outcome, effect.changes)
 
-    async def _ended(self, walk: _Walk, steps: Coroutine[Any, Any, ToolOutcome]) -> ToolOutcome:
+    async def _ended(self, walk: Walk, steps: Coroutine[Any, Any, ToolOutcome]) -> ToolOutcome:
         """Await a walk, turn what it raised into an outcome, and record the outcome before anybody reads it."""
         try:
             outcome = await steps
         except anyio.get_cancelled_exc_class():
             walk.signal.set("cancelled")
             with anyio.CancelScope(shield=True):
-                await self._settle(walk, _cancelled(walk))
+                await self._settle(walk, cancelled(walk))
             raise
         except CallBegunBefore:  # whoever began it records its end; there is nothing of ours to record
-            return self._completed(walk, _begun_before())
+            return self._completed(walk, begun_before())
         except JournalError as error:
-            outcome = _without_journal(walk, error)
+            outcome = without_journal(walk, error)
         except ApprovalError as error:  # used before, here or by another process; whoever used it records the call
             return self._completed(walk, ToolOutcome.error(f"Refused: {error}.", Reason.APPROVAL_EXPIRED))
         except _EditedTooOften:
@@ -315,22 +295,22 @@ class ToolExecutor:
             )
         except Exception as error:
             log.exception("a bug in handrail ended call %s to %s", walk.call_id, walk.name)
-            outcome = _broken(walk, error)
+            outcome = broken(walk, error)
         return await self._settle(walk, outcome)
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _propose(self, walk: _Walk, raw: RawArguments, origin: Origin) -> Proposed | ToolOutcome:
+    def _propose(self, walk: Walk, raw: RawArguments, origin: Origin) -> Proposed | ToolOutcome:
         registered = self.registry.find(walk.name)
         if registered is None:
-            return ToolOutcome.error(_unknown_tool(walk.name, self.registry.names), Reason.UNKNOWN_TOOL)
+            return ToolOutcome.error(no_such_tool(walk.name, self.registry.names), Reason.UNKNOWN_TOOL)
         try:
             arguments = decode_arguments(raw)
         except ArgumentsInvalid as error:
             return ToolOutcome.error(f"Invalid arguments for {walk.name}: {error}.", Reason.INVALID_ARGUMENTS)
         return Proposed(walk.call_id, registered, arguments, origin, walk.edited_by)
 
-    def _check(self, walk: _Walk, proposed: Proposed) -> Checked | ToolOutcome:
+    def _check(self, walk: Walk, proposed: Proposed) -> Checked | ToolOutcome:
         definition = proposed.registered.tool.definition
         wrong = definition.schema.errors(proposed.arguments, mask=self._mask_values)
         if wrong:
@@ -369,12 +349,12 @@ class ToolExecutor:
     async def _approve(self, checked: Checked, verdict: Verdict) -> Approved | Modify | ToolOutcome:
         """What policy did not simply allow: refused by it, granted before, or decided by whoever is asked."""
         if verdict.decision == "deny":
-            return _denied(verdict)
+            return denied(verdict)
         grant = await self._granted(checked, verdict)
         if grant is not None:
             return Approved(checked, "before", f"grant {grant.grant_id}", approved_by=grant.by)
         if self.approver is None:
-            return _said_no(_nobody_to_ask(checked))
+            return said_no(nobody_to_ask(checked))
         if verdict.review == "changes":
             return Approved(checked, "changes", verdict.rule)
         request = self._question(checked, verdict, None)
@@ -395,18 +375,18 @@ class ToolExecutor:
             return decision
         if isinstance(decision, Park):
             return await self._park(request, checked, None, None)
-        return _said_no(decision)
+        return said_no(decision)
 
-    async def _carry_out(self, walk: _Walk, approved: Approved) -> tuple[Recorded, Effect]:
+    async def _carry_out(self, walk: Walk, approved: Approved) -> tuple[Recorded, Effect]:
         """Record the intent and run the body, when there is room. Waiting for an approver takes no room."""
-        around = _inside.get()
+        around = inside.get()
         room = None if id(self) in around else self._slots.room()
         if room is not None:
             try:
                 room.acquire_nowait()
             except anyio.WouldBlock:
                 await room.acquire()
-        token = _inside.set((*around, id(self)))
+        token = inside.set((*around, id(self)))
         try:
             if approved.binding is not None:
                 _refuse_if_another(approved, self._policy.version)
@@ -417,11 +397,11 @@ class ToolExecutor:
                 walk.listeners.on_stage("running", recorded)
             return recorded, await self._run(walk, recorded, seconds)
         finally:
-            _inside.reset(token)
+            inside.reset(token)
             if room is not None:
                 room.release()
 
-    async def _run(self, walk: _Walk, recorded: Recorded, seconds: float) -> Effect:
+    async def _run(self, walk: Walk, recorded: Recorded, seconds: float) -> Effect:
         checked = recorded.approved.checked
         proposed = checked.proposed
         tool = proposed.registered.tool
@@ -453,10 +433,10 @@ class ToolExecutor:
         except SandboxUnavailable as error:
             return Effect(ToolOutcome.error(str(error), Reason.SANDBOX_UNAVAILABLE))
         except BaseException as error:
-            if _comes_from_outside(error):
+            if comes_from_outside(error):
                 raise
             log.exception("tool %s failed in call %s", walk.name, recorded.call_id)
-            return Effect(ToolOutcome.error(f"{walk.name} failed: {_short(error)}"))
+            return Effect(ToolOutcome.error(f"{walk.name} failed: {short(error)}"))
 
     async def _review(
         self, recorded: Recorded, outcome: ToolOutcome, changes: ChangeSet
@@ -466,7 +446,7 @@ class ToolExecutor:
             return Reviewed(recorded, recorded.approved.approved_by or recorded.approved.rule)
         verdict = self._policy.decide(recorded.checked)
         if verdict.decision == "deny":  # it was changed while the call ran
-            return _denied(verdict)
+            return denied(verdict)
         request = self._question(recorded.checked, verdict, changes)
         decision = await self._decide(request)
         if isinstance(decision, Approve):
@@ -476,12 +456,10 @@ class ToolExecutor:
             return decision
         if isinstance(decision, Park):
             return await self._park(request, recorded.checked, recorded, changes, broken=outcome.invalid_output)
-        no = _said_no(decision)
-        return no.with_(
-            text=f"{no.text} The changes were dropped; nothing was changed.", reason=_for_changes(no.reason)
-        )
+        no = said_no(decision)
+        return no.with_(text=f"{no.text} The changes were dropped; nothing was changed.", reason=for_changes(no.reason))
 
-    async def _commit(self, walk: _Walk, reviewed: Reviewed, outcome: ToolOutcome, changes: ChangeSet) -> ToolOutcome:
+    async def _commit(self, walk: Walk, reviewed: Reviewed, outcome: ToolOutcome, changes: ChangeSet) -> ToolOutcome:
         """Make the staged changes real, all or none, and say what became of them."""
         if self._changes is None:
             return ToolOutcome.error(
@@ -518,7 +496,7 @@ class ToolExecutor:
             )
         return outcome.with_(changes=self._report(changes, committed=True))
 
-    async def _settle(self, walk: _Walk, outcome: ToolOutcome) -> ToolOutcome:
+    async def _settle(self, walk: Walk, outcome: ToolOutcome) -> ToolOutcome:
         """Complete the outcome, keep within the cap, and make it durable before anybody reads it."""
         if walk.settled:
             return outcome
@@ -533,7 +511,7 @@ class ToolExecutor:
             return self._completed(walk, ToolOutcome.error(f"Refused: {error}.", Reason.APPROVAL_EXPIRED))
         except JournalError as error:
             log.exception("the outcome of call %s could not be recorded", walk.call_id)
-            return self._completed(walk, _without_journal(walk, error))
+            return self._completed(walk, without_journal(walk, error))
         walk.settled = True
         return final
 
@@ -609,7 +587,7 @@ class ToolExecutor:
             return Unavailable("nobody answered in time")
         except Exception as error:
             log.exception("the approver failed on call %s", request.call_id)
-            return Unavailable(f"the approver failed: {_short(error)}")
+            return Unavailable(f"the approver failed: {short(error)}")
 
     async def _park(
         self,
@@ -628,7 +606,7 @@ class ToolExecutor:
             arguments=checked.arguments,
             binding=request.binding,
             question={
-                **_question_json(request),
+                **request.to_json(),
                 "origin": asdict(checked.proposed.origin),
                 **({"invalid_output": True} if broken else {}),
             },
@@ -642,12 +620,12 @@ class ToolExecutor:
                 await self._changes.hold(request.call_id, changes)
             await self._journal.park(parked, checked, recorded)
         except ApprovalError as error:
-            return _said_no(Unavailable(str(error)))
+            return said_no(Unavailable(str(error)))
         return ToolOutcome.pending(
             f"Waiting for approval {request.approval_id}. Nothing has happened yet.", request.approval_id
         )
 
-    async def _resumed(self, walk: _Walk, approval_id: str) -> ToolOutcome:
+    async def _resumed(self, walk: Walk, approval_id: str) -> ToolOutcome:
         """The walk of a call that waited for an answer."""
         parked, answer, held = await self._journal.parked(approval_id)
         walk.call_id, walk.name = parked.call_id, parked.tool
@@ -668,7 +646,7 @@ class ToolExecutor:
             return await self._commit_parked(walk, parked, walk.recorded, answer.by)
         return await self._run_parked(walk, parked, answer)
 
-    def _recorded_again(self, walk: _Walk, parked: ParkedCall, held: HeldIntent) -> Recorded:
+    def _recorded_again(self, walk: Walk, parked: ParkedCall, held: HeldIntent) -> Recorded:
         """The stage at which a call was parked after it ran staged. Nothing is checked again: nothing runs again."""
         registered = self.registry.find(parked.tool)
         if registered is None:
@@ -677,7 +655,7 @@ class ToolExecutor:
         walk.checked = Checked(proposed, parked.arguments)
         return Recorded(Approved(walk.checked, "changes", "parked"), held.idempotency_key, held.sequence, held.epoch)
 
-    async def _run_parked(self, walk: _Walk, parked: ParkedCall, answer: Answer) -> ToolOutcome:
+    async def _run_parked(self, walk: Walk, parked: ParkedCall, answer: Answer) -> ToolOutcome:
         """From the very beginning, with the arguments that were approved; any difference asks again."""
         proposed = self._propose(walk, parked.arguments, _origin_of(parked))
         if isinstance(proposed, ToolOutcome):
@@ -687,7 +665,7 @@ class ToolExecutor:
             return checked
         verdict = self._policy.decide(checked)
         if verdict.decision == "deny":
-            return _denied(verdict)
+            return denied(verdict)
         if checked.binding(self._policy.version) != parked.binding:
             request = self._question(checked, verdict, None)
             return await self._park(request, checked, None, None)
@@ -706,7 +684,7 @@ class ToolExecutor:
             return effect.outcome
         return await self._commit(walk, Reviewed(recorded, answer.by), effect.outcome, effect.changes)
 
-    def _objection(self, walk: _Walk, parked: ParkedCall) -> ToolOutcome | None:
+    def _objection(self, walk: Walk, parked: ParkedCall) -> ToolOutcome | None:
         """Why an approval of changes counts no longer: the call could not be made so today, or policy says no."""
         proposed = self._propose(walk, parked.arguments, _origin_of(parked))
         checked = proposed if isinstance(proposed, ToolOutcome) else self._check(walk, proposed)
@@ -714,7 +692,7 @@ class ToolExecutor:
             return checked
         verdict = self._policy.decide(checked)
         if verdict.decision == "deny":
-            return _denied(verdict)
+            return denied(verdict)
         if checked.binding(self._policy.version) != parked.binding:
             return ToolOutcome.error(
                 "The tool or the policy changed after this was approved. Its changes were dropped; call it again.",
@@ -722,7 +700,7 @@ class ToolExecutor:
             )
         return None
 
-    async def _commit_parked(self, walk: _Walk, parked: ParkedCall, recorded: Recorded, by: str) -> ToolOutcome:
+    async def _commit_parked(self, walk: Walk, parked: ParkedCall, recorded: Recorded, by: str) -> ToolOutcome:
         objection = self._objection(walk, parked)
         if objection is not None:
             await self._drop_parked(parked, Reject())
@@ -740,18 +718,18 @@ class ToolExecutor:
     async def _drop_parked(self, parked: ParkedCall, answer: Reject) -> ToolOutcome:
         if self._changes is not None and parked.change_digest is not None:
             await self._changes.drop(parked.call_id)
-        return _said_no(answer)
+        return said_no(answer)
 
     # ── small things ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _edited(self, walk: _Walk, edit: Modify) -> Mapping[str, Any]:
+    def _edited(self, walk: Walk, edit: Modify) -> Mapping[str, Any]:
         walk.edits += 1
         if walk.edits > MAX_EDITS:
             raise _EditedTooOften
         walk.edited_arguments, walk.edited_by, walk.checked = edit.arguments, edit.by, None
         return edit.arguments
 
-    def _start_again(self, walk: _Walk) -> None:
+    def _start_again(self, walk: Walk) -> None:
         walk.call_id, walk.recorded, walk.checked, walk.settled = new_call_id(), None, None, False
 
     def _report(self, changes: ChangeSet | None, *, committed: bool) -> ChangesReport | None:
@@ -760,13 +738,13 @@ class ToolExecutor:
         paths = tuple(path.decode("utf-8", "backslashreplace") for path in changes.paths)
         return ChangesReport(changes.digest, paths, self._changes.diff(changes), committed)
 
-    def _completed(self, walk: _Walk, outcome: ToolOutcome) -> ToolOutcome:
+    def _completed(self, walk: Walk, outcome: ToolOutcome) -> ToolOutcome:
         checked, edited = walk.checked, walk.edited_arguments
         if edited is not None and checked is not None:  # what ran, after defaults and resolution
             edited = checked.arguments
         return replace(
             outcome,
-            text=outcome.text if edited is None else f"{_edited_to(edited)}\n{outcome.text}",
+            text=outcome.text if edited is None else f"{edited_to(edited)}\n{outcome.text}",
             call_id=walk.call_id,
             tool=checked.proposed.registered.canonical_id if checked is not None else walk.name,
             duration_ms=(time.perf_counter() - walk.started) * 1000,
@@ -810,17 +788,6 @@ def default_spill_directory() -> str:
     return os.path.join(platformdirs.user_state_dir("handrail"), "outputs")
 
 
-def _unknown_tool(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else f" The tools are: {', '.join(known) or 'none'}."
-    return f"There is no tool named {name!r}.{hint}"
-
-
-def _nobody_to_ask(checked: Checked) -> Unavailable:
-    risk = checked.registered.tool.definition.risk_level
-    return Unavailable(f"a {risk.value} call needs an approver, and this host has none")
-
-
 def _held_to_its_schema(output: Schema | None, effect: Effect, *, mask: bool) -> Effect:
     """Mark a completed call whose result breaks its declared schema. What happened stays as it is.
 
@@ -851,10 +818,6 @@ def _allowed(checked: Checked, verdict: Verdict) -> Approved | None:
     return Approved(checked, "before", verdict.rule) if verdict.decision == "allow" else None
 
 
-def _denied(verdict: Verdict) -> ToolOutcome:
-    return ToolOutcome.error(f"Denied by {verdict.rule}: {verdict.why}.", Reason.DENIED)
-
-
 def _refuse_if_another(approved: Approved, policy_version: str) -> None:
     """The last look before the intent: what was approved is what will run. Raises :class:`ApprovalError`."""
     if approved.binding != approved.checked.binding(policy_version):
@@ -864,175 +827,3 @@ def _refuse_if_another(approved: Approved, policy_version: str) -> None:
 def _origin_of(parked: ParkedCall) -> Origin:
     """Who proposed a call that waited."""
     return Origin(**parked.question.get("origin", {"run_id": parked.run_id}))
-
-
-def _edited_to(arguments: Mapping[str, Any]) -> str:
-    shown = json.dumps(arguments, ensure_ascii=False, sort_keys=True)
-    if len(shown) > MAX_EDITED_CHARACTERS:
-        shown = f"{shown[:MAX_EDITED_CHARACTERS]}… ({len(shown)} characters)"
-    return f"[The approver edited this call. Its arguments were: {shown}]"
-
-
-def _said_no(decision: Decision) -> ToolOutcome:
-    if isinstance(decision, Reject):
-        return ToolOutcome.error(f"Rejected: {decision.why}", Reason.REJECTED)
-    if isinstance(decision, Escalate):
-        decision = Unavailable(f"nobody is left to decide{f' ({decision.why})' if decision.why else ''}")
-    why = decision.why if isinstance(decision, Unavailable) else "there is no answer"
-    return ToolOutcome.error(f"Refused: {why}.", Reason.NO_APPROVER)
-
-
-def _for_changes(reason: Reason | None) -> Reason | None:
-    return Reason.CHANGES_REJECTED if reason is Reason.REJECTED else reason
-
-
-def _dropped_for_edit(edit: Modify) -> ToolOutcome:
-    return ToolOutcome.error(
-        f"{edit.by} edited the call after seeing its changes; they were dropped, and the edited call ran instead.",
-        Reason.CHANGES_REJECTED,
-    )
-
-
-def _cancelled(walk: _Walk) -> ToolOutcome:
-    if walk.recorded is None:
-        return ToolOutcome.error("Cancelled before it ran; nothing happened.", Reason.CANCELLED)
-    if walk.recorded.checked.registered.tool.body.staged and walk.change_digest is None:
-        return ToolOutcome.error("Cancelled; its changes were dropped and nothing was changed.", Reason.CANCELLED)
-    return ToolOutcome.unknown("Cancelled while it ran; it may or may not have had its effect.", Reason.CANCELLED)
-
-
-def _begun_before() -> ToolOutcome:
-    return ToolOutcome.unknown(
-        "This call was begun before, here or by another process, and has no outcome: it may or may not have happened. "
-        "It was not run again.",
-        Reason.INTERRUPTED,
-    )
-
-
-def _without_journal(walk: _Walk, error: JournalError) -> ToolOutcome:
-    if walk.recorded is None:
-        return ToolOutcome.error(f"The journal cannot be used, so nothing was run: {error}", Reason.JOURNAL_UNAVAILABLE)
-    if _stayed_staged(walk.recorded, walk):
-        return ToolOutcome.error(
-            f"The call ran staged, but the journal cannot be used, so nothing was changed: {error}",
-            Reason.JOURNAL_UNAVAILABLE,
-        )
-    return ToolOutcome.unknown(
-        f"The call ran, but its outcome could not be recorded: {error}", Reason.JOURNAL_UNAVAILABLE
-    )
-
-
-def _stayed_staged(recorded: Recorded, walk: _Walk) -> bool:
-    """Whether nothing of the call can be real: a recovery would prove the same from the records."""
-    return recorded.checked.registered.tool.body.staged and not walk.may_be_real
-
-
-def _broken(walk: _Walk, error: Exception) -> ToolOutcome:
-    if walk.recorded is None:
-        return ToolOutcome.error(f"A fault in the executor; nothing was run: {_short(error)}", Reason.INTERNAL)
-    return ToolOutcome.unknown(f"A fault in the executor while the call ran: {_short(error)}", Reason.INTERNAL)
-
-
-def _short(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return text if len(text) <= 500 else text[:500] + "…"
-
-
-def _question_json(request: ApprovalRequest) -> dict[str, Any]:
-    return {
-        "approval_id": request.approval_id,
-        "call_id": request.call_id,
-        "tool": request.tool,
-        "title": request.title,
-        "risk": request.risk.value,
-        "source": request.source,
-        "arguments": dict(request.arguments),
-        "binding": request.binding,
-        "why": request.why,
-        "asked_at": request.asked_at,
-        "expires_at": request.expires_at,
-        "description": request.description,
-        "changes": None if request.changes is None else request.changes.to_json(),
-        "diff": request.diff,
-        "staged": request.staged,
-        "can_grant": request.can_grant,
-        "offer": None if request.offer is None else request.offer.to_json(),
-        "enforcement": request.enforcement,
-        "run_id": request.run_id,
-        "agent": request.agent,
-        "session": request.session,
-        "workspace": request.workspace,
-        "requested_paths": dict(request.requested_paths),
-        "resolved_paths": dict(request.resolved_paths),
-    }
-
-
-# The executors whose bodies this code runs in. A body that makes calls of its own is inside already: they run in its
-# place, so that nobody waits for himself.
-_inside: ContextVar[tuple[int, ...]] = ContextVar("handrail_inside", default=())
-
-
-def _no_loop() -> object:
-    return None
-
-
-class _Slots:
-    """Room for ``limit`` running bodies in each event loop."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Semaphore] = WeakKeyDictionary()
-        self._latest: tuple[Callable[[], object], anyio.Semaphore] = (_no_loop, anyio.Semaphore(limit))
-
-    def room(self) -> anyio.Semaphore:
-        """What to acquire before a body runs in this loop."""
-        loop = asyncio.get_running_loop()
-        latest, room = self._latest
-        if latest() is loop:
-            return room
-        room = self._by_loop.get(loop)
-        if room is None:
-            room = self._by_loop[loop] = anyio.Semaphore(self._limit)
-        self._latest = ref(loop), room
-        return room
-
-
-def _comes_from_outside(error: BaseException) -> bool:
-    """Whether what came out of a body ends the walk: Ctrl-C, and a cancellation that somebody asked for."""
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is None or task.cancelling() > 0  # else the body raised it itself, which is a failure like others
-    return isinstance(error, (KeyboardInterrupt, GeneratorExit))
-
-
-class _SyncLoop:
-    """One event loop in one thread, started when it is first needed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def run(self, steps: Coroutine[Any, Any, ToolOutcome]) -> ToolOutcome:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run_coroutine_threadsafe(steps, self._started()).result()
-        steps.close()
-        raise RuntimeError("execute_sync would block the running event loop; await execute instead")
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="handrail-sync", daemon=True)
-                self._thread.start()
-            return self._loop
-
-    def close(self) -> None:
-        with self._lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()

@@ -49,6 +49,35 @@ class ApprovalRequest:
     requested_paths: Mapping[str, str] = field(default_factory=dict[str, str])
     resolved_paths: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    def to_json(self) -> dict[str, Any]:
+        """Everything in it, as plain JSON: what a question that waits is kept as."""
+        return {
+            "approval_id": self.approval_id,
+            "call_id": self.call_id,
+            "tool": self.tool,
+            "title": self.title,
+            "risk": self.risk.value,
+            "source": self.source,
+            "arguments": dict(self.arguments),
+            "binding": self.binding,
+            "why": self.why,
+            "asked_at": self.asked_at,
+            "expires_at": self.expires_at,
+            "description": self.description,
+            "changes": None if self.changes is None else self.changes.to_json(),
+            "diff": self.diff,
+            "staged": self.staged,
+            "can_grant": self.can_grant,
+            "offer": None if self.offer is None else self.offer.to_json(),
+            "enforcement": self.enforcement,
+            "run_id": self.run_id,
+            "agent": self.agent,
+            "session": self.session,
+            "workspace": self.workspace,
+            "requested_paths": dict(self.requested_paths),
+            "resolved_paths": dict(self.resolved_paths),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Approve:
