@@ -186,3 +186,35 @@ def test_a_path_that_leads_to_a_name_that_is_not_utf_8_is_one_like_any_other(pla
 def test_the_id_of_a_call_stands_on_one_line_however_narrow_the_window(place: Path) -> None:
     parked = in_a_shell(place, "COLUMNS=20 $HANDRAIL call write path=a content=x --approve park")
     assert re.search(r"^pending \(awaiting_approval\) · [0-9.]+ ms · call [0-9a-f-]{36}$", parked.stderr, re.MULTILINE)
+
+
+STEERS = "\x1b[2J\x9b2J\u202e\u200b\x07"
+
+
+def harmless(text: str) -> bool:
+    return not any(mark in text for mark in STEERS.replace("[2J", "").replace("2J", ""))
+
+
+def test_no_command_prints_what_can_steer_a_terminal(place: Path) -> None:
+    skill = place / "odd.yaml"
+    described = json.dumps(f"Nothing.{STEERS}")
+    tool = f"{{name: nothing, description: {described}, risk: safe, code: 'result = 1'}}"
+    skill.write_text(f"name: odd\ndescription: x\ntools:\n  - {tool}\n")
+    given = ("-w", str(place), "--skill", str(skill))
+    one, whole = handrail(place, "tools", "nothing", *given), handrail(place, "tools", "--json", *given)
+    listed = handrail(place, "tools", *given)
+    assert [done.returncode for done in (one, whole, listed)] == [0, 0, 0], (one, whole, listed)
+    assert json.loads(one.stdout)["description"] == f"Nothing.{STEERS}"  # the same text, written so that it is harmless
+    assert json.loads(one.stdout) in json.loads(whole.stdout)
+    broken = place / "broken.yaml"
+    broken.write_text(f"name: odd\ndescription: x\n{json.dumps(STEERS)}: 1\n")
+    refused = [
+        handrail(place, "skill", "check", str(broken)),
+        handrail(place, "skill", "check", str(broken), "--json"),
+        handrail(place, "tools", "-w", str(place), "--skill", str(broken)),
+        handrail(place, "tools", f"none{STEERS}", "-w", str(place)),
+        handrail(place, "call", f"none{STEERS}", "-w", str(place)),
+    ]
+    assert all(done.returncode for done in refused)
+    for done in (one, whole, listed, *refused):
+        assert harmless(done.stdout + done.stderr), done

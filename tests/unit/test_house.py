@@ -74,3 +74,16 @@ def test_the_shape_of_an_outcome_is_pinned() -> None:
         "path_refused", "process_limit", "quarantined", "rejected", "sandbox_unavailable", "timed_out", "tool_error",
         "unknown_tool", "write_refused",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("module", sorted((SOURCE / "handrail/cli").glob("*.py")), ids=lambda path: path.name)
+def test_the_command_line_prints_lines_through_the_one_function_that_makes_them_harmless(module: Path) -> None:
+    printing = {"echo", "secho", "print"}
+    found = {
+        ast.unparse(node.func)
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in printing
+    }
+    # a console prints what went through the same rules; a view's line is JSON that did
+    allowed = {"typer.echo"} if module.name == "show.py" else {"print"} if module.name == "views.py" else set()
+    assert {name for name in found if name.split(".")[0] in ("typer", "click", "print")} <= allowed

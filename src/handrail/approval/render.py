@@ -72,6 +72,16 @@ def visible(line: str) -> str:
     return escaped(line).replace('\\"', '"')
 
 
+def printable(text: str) -> str:
+    """``text`` of several lines under rule 1: line ends and tabs stay, what else is hidden becomes ``\\u{…}``."""
+    if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    return "".join(
+        character if character in "\n\t" or not is_hidden(character) else f"\\u{{{ord(character):x}}}"
+        for character in text
+    )
+
+
 def _escape(character: str, combining: int) -> str:
     named = _NAMED.get(character)
     if named is not None:

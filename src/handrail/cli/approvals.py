@@ -1,7 +1,6 @@
 """``handrail approvals`` and ``handrail grants``: answer calls that wait, end lasting approvals."""
 
 import asyncio
-import json
 import os
 import pwd
 import shutil
@@ -16,7 +15,7 @@ from handrail.approval.inbox import Inbox
 from handrail.approval.question import grant_lines, sheet
 from handrail.approval.render import quoted
 from handrail.cli.options import JsonOption, PluginOption, PolicyOption, WorkspaceOption, names, standard_input
-from handrail.cli.show import finish
+from handrail.cli.show import finish, json_line, say
 from handrail.errors import ApprovalError, ConfigurationError
 from handrail.journal.sqlite import SqliteJournal, default_path
 from handrail.parked import Answer, Grant, ParkedCall
@@ -48,14 +47,14 @@ def list_(workspace: WorkspaceOption = ".", json_: JsonOption = False) -> None:
     with closing(_journal(workspace)) as journal:
         waiting = asyncio.run(Inbox(journal, by=_by()).waiting())
     if json_:
-        typer.echo(json.dumps([_row(parked, answer) for parked, answer in waiting], ensure_ascii=False))
+        say(json_line([_row(parked, answer) for parked, answer in waiting]))
         return
     if not waiting:
-        typer.echo("Nothing waits.")
+        say("Nothing waits.")
     for parked, answer in waiting:
         state = "waits" if answer is None else f"{answer.verdict} by {quoted(answer.by, 60).text}, not run yet"
         left = max(0, round((parked.expires_at - time.time()) / 60))
-        typer.echo(f"{parked.approval_id}  {quoted(parked.tool, 60).text}  {state}  ({left} min left)")
+        say(f"{parked.approval_id}  {quoted(parked.tool, 60).text}  {state}  ({left} min left)")
 
 
 @approvals_app.command()
@@ -70,12 +69,12 @@ def show(
         inbox, parked, answer = asyncio.run(_found(journal, approval_id))
         request, _ = asyncio.run(inbox.question(parked.approval_id))
     if json_:
-        typer.echo(json.dumps(_row(parked, answer) | {"question": dict(parked.question)}, ensure_ascii=False))
+        say(json_line(_row(parked, answer) | {"question": dict(parked.question)}))
         return
     laid = sheet(request, width=shutil.get_terminal_size().columns, whole=whole, grants=False)
-    typer.echo("\n".join(laid.lines))
+    say("\n".join(laid.lines))
     if not laid.complete:
-        typer.echo("Not all of it is shown: use --whole. Approving it takes --digest with the digest above.")
+        say("Not all of it is shown: use --whole. Approving it takes --digest with the digest above.")
 
 
 @approvals_app.command()
@@ -99,7 +98,7 @@ def approve(
             raise ApprovalError(
                 f"{parked.approval_id} cannot be shown whole; read it with 'approvals show --whole', then give --digest"
             )
-        typer.echo("\n".join(laid.lines), err=True)
+        say("\n".join(laid.lines), err=True)
         asyncio.run(inbox.approve(parked.approval_id))
     _answered(parked, "approved", workspace, plugin, policy, run=run, json_=json_)
 
@@ -150,10 +149,10 @@ def list_grants(
     with closing(_journal(workspace)) as journal:
         found = [grant for grant in asyncio.run(journal.grants()) if all_ or grant.revoked_at is None]
     if json_:
-        typer.echo(json.dumps([grant.to_json() for grant in found], ensure_ascii=False))
+        say(json_line([grant.to_json() for grant in found]))
         return
     if not found:
-        typer.echo("There are no lasting approvals.")
+        say("There are no lasting approvals.")
     for grant in found:
         _show_grant(grant)
 
@@ -165,7 +164,7 @@ def revoke(
     """End a lasting approval, at once and for every process."""
     with closing(_journal(workspace)) as journal:
         grant = asyncio.run(journal.revoke_grant(grant_id, time.time()))
-    typer.echo(f"Revoked {grant.grant_id}.")
+    say(f"Revoked {grant.grant_id}.")
 
 
 # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,7 +206,7 @@ def _answered(
 ) -> None:
     if not run:
         said = {"approval_id": parked.approval_id, "call_id": parked.call_id, "answer": what}
-        typer.echo(json.dumps(said) if json_ else f"{what.capitalize()}: {parked.approval_id}.")
+        say(json_line(said) if json_ else f"{what.capitalize()}: {parked.approval_id}.")
         return
     settings = Settings(workspace=workspace, plugins=names(plugin), approve="park", policy=policy, door="cli")
     with open_house(replace(settings, session=str(parked.question.get("session", "")))) as house:
@@ -231,9 +230,9 @@ def _row(parked: ParkedCall, answer: Answer | None) -> dict[str, Any]:
 
 def _show_grant(grant: Grant) -> None:
     ended = "" if grant.revoked_at is None else "  (revoked)"
-    typer.echo(f"{grant.grant_id}  session {quoted(grant.session, 60).text}  by {quoted(grant.by, 60).text}{ended}")
+    say(f"{grant.grant_id}  session {quoted(grant.session, 60).text}  by {quoted(grant.by, 60).text}{ended}")
     for line in grant_lines(grant.pattern):
-        typer.echo(f"  {line}")
+        say(f"  {line}")
 
 
 def _by() -> str:

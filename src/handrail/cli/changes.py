@@ -1,6 +1,5 @@
 """``handrail changes [CALL]`` and ``handrail undo CALL…``: what calls changed, and taking it back."""
 
-import json
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from handrail.changes.areas import elsewhere
 from handrail.changes.diff import short_tree
 from handrail.changes.store import ChangeStore, Committed
 from handrail.cli.options import JsonOption, PolicyOption, WorkspaceOption
-from handrail.cli.show import finish, show_diff
+from handrail.cli.show import finish, json_line, say, show_diff
 from handrail.wiring import Settings, open_house
 
 changes_app = typer.Typer(add_completion=False)
@@ -33,11 +32,11 @@ def changes(
             _list(house.changes.history(), as_json=json_)
             moved = [area for area in house.changes.moved_from() if area.changes]
             if moved:
-                typer.echo(f"handrail: {elsewhere(moved)}", err=True)
+                say(f"handrail: {elsewhere(moved)}", err=True)
             return
         entry = house.changes.find(call)
         if entry is None:
-            typer.echo(f"handrail: {house.changes.unknown(call)}", err=True)
+            say(f"handrail: {house.changes.unknown(call)}", err=True)
             raise typer.Exit(1)
         _show(house.changes, entry, as_json=json_)
 
@@ -62,7 +61,7 @@ def undo(
 
 def _list(entries: list[Committed], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps([_summary(entry) for entry in entries], ensure_ascii=False))
+        say(json_line([_summary(entry) for entry in entries]))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("call", no_wrap=True)  # an id is there to be copied
@@ -81,9 +80,7 @@ def _list(entries: list[Committed], *, as_json: bool) -> None:
 def _show(store: ChangeStore, entry: Committed, *, as_json: bool) -> None:
     diff = store.diff(entry.changes)
     if as_json:
-        typer.echo(
-            json.dumps({**_summary(entry), "changes": entry.changes.to_json(), "diff": diff}, ensure_ascii=False)
-        )
+        say(json_line({**_summary(entry), "changes": entry.changes.to_json(), "diff": diff}))
         return
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(f"call {escaped(entry.call_id)} · {_when(entry)} · undo: {escaped(entry.gone) or 'possible'}")

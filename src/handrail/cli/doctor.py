@@ -3,7 +3,6 @@
 Exit status: 0 full walls, 1 weaker ones (they are used only where the caller allows it), 2 none.
 """
 
-import json
 import sys
 
 import typer
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from handrail.cli.options import JsonOption, is_terminal
+from handrail.cli.show import json_line, say
 from handrail.sandbox.report import MachineReport, probe
 
 app = typer.Typer(help="Show each protection, its state, and how to mend it.")
@@ -33,7 +33,7 @@ def doctor(json_: JsonOption = False) -> None:
     """
     report = probe()
     if json_:
-        typer.echo(json.dumps(report.to_json(), ensure_ascii=False, indent=2))
+        say(json_line(report.to_json(), indent=2))
     else:
         _show(report)
     raise typer.Exit(EXIT_OF_TIER[report.tier])

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from handrail.cli.show import json_line, say
 from handrail.errors import ConfigurationError, JournalError
 from handrail.journal import audit
 from handrail.journal.records import Record
@@ -70,7 +71,7 @@ def show(
             if run is not None and _run_of(data) == run:
                 calls_of_run.add(data["call_id"])
             if (call is None or data["call_id"] == call) and (run is None or data["call_id"] in calls_of_run):
-                typer.echo(_as_json(record) if as_json else _as_line(record))
+                say(_as_json(record) if as_json else _as_line(record))
         if not follow:
             break
         time.sleep(POLL_SECONDS)
@@ -82,7 +83,7 @@ def _run_of(data: dict[str, Any]) -> Any:
 
 
 def _as_json(record: Record) -> str:
-    return json.dumps({"sequence": record.sequence, "hash": record.hash.hex(), **record.data}, ensure_ascii=False)
+    return json_line({"sequence": record.sequence, "hash": record.hash.hex(), **record.data})
 
 
 def _as_line(record: Record) -> str:
@@ -119,12 +120,10 @@ def verify(
     reader.close()
     if as_json:
         summary = {"ok": True, "journal": found.journal_id, "records": found.records, "head": found.head.hash.hex()}
-        typer.echo(json.dumps({**summary, "sequence": found.head.sequence, "signed": signed is not None}))
+        say(json_line({**summary, "sequence": found.head.sequence, "signed": signed is not None}))
         return
-    typer.echo(f"{found.records} records are what they were, up to record {found.head.sequence}.")
-    typer.echo(
-        f"head {found.head.hash.hex()}" + (", as it was signed" if signed else ", not compared with a signed one")
-    )
+    say(f"{found.records} records are what they were, up to record {found.head.sequence}.")
+    say(f"head {found.head.hash.hex()}" + (", as it was signed" if signed else ", not compared with a signed one"))
 
 
 @app.command()
@@ -138,7 +137,7 @@ def sign(
     reader = SqliteReader(_path(workspace, journal))
     found = audit.verify(reader)
     reader.close()
-    typer.echo(json.dumps(audit.sign(found.journal_id, found.head, _key(key, key_env)).to_json()))
+    say(json_line(audit.sign(found.journal_id, found.head, _key(key, key_env)).to_json()))
 
 
 def _key(path: str | None, variable: str | None) -> bytes:
@@ -172,9 +171,9 @@ def recover_command(
         with open_house(Settings(workspace=workspace, plugins=(), approve="never", door="cli")) as house:
             done = asyncio.run(house.recover(replay=False))
     for item in done:
-        typer.echo(json.dumps(_recovered_json(item)) if as_json else _recovered_line(item))
+        say(json_line(_recovered_json(item)) if as_json else _recovered_line(item))
     if not done and not as_json:
-        typer.echo("Nothing is left to settle.")
+        say("Nothing is left to settle.")
 
 
 async def _not_now(call_id: str) -> bool:
@@ -212,7 +211,7 @@ def settle(
         raise ConfigurationError(f"say happened or did-not, not {verdict!r}")
     chosen = "happened" if verdict == "happened" else "did_not"
     _with_journal(_path(workspace, journal), lambda opened: opened.resolve(call, chosen, getpass.getuser()))
-    typer.echo(f"{call}: {verdict}, says {getpass.getuser()}.")
+    say(f"{call}: {verdict}, says {getpass.getuser()}.")
 
 
 @app.command()
@@ -220,7 +219,7 @@ def export(workspace: WorkspaceOption = ".", journal: JournalOption = None) -> N
     """Print every kept record as a JSON line, with its hash."""
     reader = SqliteReader(_path(workspace, journal))
     for line in audit.exported(reader):
-        typer.echo(line)
+        say(line)
     reader.close()
 
 
@@ -236,4 +235,4 @@ def prune(
     """
     before = time.time() - days * 86_400
     cut = _with_journal(_path(workspace, journal), lambda opened: opened.prune(before))
-    typer.echo("Nothing was dropped." if cut is None else f"Dropped the records up to {cut.sequence}.")
+    say("Nothing was dropped." if cut is None else f"Dropped the records up to {cut.sequence}.")

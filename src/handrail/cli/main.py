@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from handrail.cli.show import say
 from handrail.errors import ConfigurationError, HandrailError
 
 EXIT_ERROR = 1
@@ -78,7 +79,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"handrail {version('handrail')}")
+        say(f"handrail {version('handrail')}")
         raise typer.Exit
 
 
@@ -96,15 +97,15 @@ def run() -> None:
     try:
         app()
     except ConfigurationError as error:
-        typer.echo(f"handrail: {error}", err=True)
+        say(f"handrail: {error}", err=True)
         sys.exit(EXIT_USAGE)
     except HandrailError as error:
-        typer.echo(f"handrail: {error}", err=True)
+        say(f"handrail: {error}", err=True)
         sys.exit(EXIT_ERROR)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "handrail":
             raise
-        typer.echo(f"handrail: this command needs the package {error.name!r}; {_extra_for(error.name)}", err=True)
+        say(f"handrail: this command needs the package {error.name!r}; {_extra_for(error.name)}", err=True)
         sys.exit(EXIT_USAGE)
     except BrokenPipeError:  # the reader of a pipe went away: end as other tools do
         sys.stderr.close()
@@ -113,7 +114,7 @@ def run() -> None:
         where = "" if error.filename is None else f": {os.fsdecode(error.filename)!r}"
         with contextlib.suppress(OSError):
             sys.stdout.close()  # else the interpreter tries to write the rest again, and says so in its own words
-        typer.echo(f"handrail: {error.strerror or error}{where}", err=True)
+        say(f"handrail: {error.strerror or error}{where}", err=True)
         sys.exit(EXIT_ERROR)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

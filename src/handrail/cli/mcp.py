@@ -8,12 +8,12 @@ import anyio
 import platformdirs
 import typer
 
-from handrail.approval.render import escaped
+from handrail.approval.render import escaped, printable
 from handrail.cli.options import JsonOption, McpConfigOption, WeakerOption, WorkspaceOption
+from handrail.cli.show import json_line, say
 from handrail.errors import ConfigurationError
 from handrail.mcp.catalog import ServerSpec, load_catalog
 from handrail.mcp.client import McpServer
-from handrail.mcp.definitions import printable
 from handrail.mcp.joining import PINS_FILE, servers_for
 from handrail.mcp.pins import PinStore, Standing
 from handrail.names import model_name
@@ -31,13 +31,13 @@ def list_(workspace: WorkspaceOption = ".", mcp_config: McpConfigOption = None, 
     pins = _pins()
     found = [_summary(spec, pins) for spec in _catalog(mcp_config, workspace)]
     if json_:
-        typer.echo(json.dumps(found, ensure_ascii=False))
+        say(json_line(found))
         return
     for item in found:
         pinned = f"{item['pinned']} tools pinned" if item["pinned"] is not None else "not used yet"
-        typer.echo(f"{item['name']}  {item['where']}  ({pinned}; {item['walls']})")
+        say(f"{item['name']}  {item['where']}  ({pinned}; {item['walls']})")
     if not found:
-        typer.echo("The catalog names no servers.", err=True)
+        say("The catalog names no servers.", err=True)
 
 
 @app.command()
@@ -54,13 +54,13 @@ def inspect(
     if json_:
         assert server.listing is not None
         identity = server.listing.identity.to_json()
-        typer.echo(json.dumps({"name": name, "identity": identity, "tools": described}, ensure_ascii=False))
+        say(json_line({"name": name, "identity": identity, "tools": described}))
         return
     for tool in described:
-        typer.echo(f"{escaped(tool['id'])}  {tool['state']}  {tool['risk'] or ''}".rstrip())
+        say(f"{escaped(tool['id'])}  {tool['state']}  {tool['risk'] or ''}".rstrip())
         for line in (tool["why"], *(f"warning: {flag}" for flag in tool["flags"])):
             if line:
-                typer.echo(f"    {escaped(line)}")
+                say(f"    {escaped(line)}")
 
 
 @app.command()
@@ -74,7 +74,7 @@ def diff(
     server = _looked_at(name, workspace, mcp_config, allow_weaker_walls)
     lines = difference(server)
     for line in lines:
-        typer.echo(line)
+        say(line)
     if lines:
         raise typer.Exit(1)
 
@@ -92,15 +92,15 @@ def trust(
     server = _looked_at(name, workspace, mcp_config, allow_weaker_walls)
     lines = difference(server)
     if not lines:
-        typer.echo("Nothing differs from what is pinned.")
+        say("Nothing differs from what is pinned.")
         return
     for line in lines:
-        typer.echo(line)
+        say(line)
     if not yes:
         typer.confirm("Trust these definitions?", abort=True)
     assert server.listing is not None
     _pins().trust(name, server.listing, tool or None)
-    typer.echo(f"Pinned. {name} may be used as it is now.")
+    say(f"Pinned. {name} may be used as it is now.")
 
 
 def difference(server: McpServer) -> list[str]:

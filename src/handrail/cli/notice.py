@@ -2,8 +2,7 @@
 
 import shlex
 
-import typer
-
+from handrail.cli.show import say
 from handrail.wiring import House
 
 
@@ -19,7 +18,7 @@ def tell_interrupted(house: House) -> None:
     calls, have, them = (
         ("1 earlier call was", "has", "it") if count == 1 else (f"{count} earlier calls were", "have", "them")
     )
-    typer.echo(
+    say(
         f"handrail: {calls} cut off and {have} no outcome yet; `handrail journal recover -w {where}` settles {them},"
         f" and with --dry-run only says what became of {them}",
         err=True,

@@ -27,6 +27,7 @@ from handrail.cli.options import (
     WorkspaceOption,
     names,
 )
+from handrail.cli.show import json_line, say
 from handrail.errors import ConfigurationError, PathEscape, PathUnusable
 from handrail.guard import FilesystemGuard
 from handrail.journal.sqlite import SqliteJournal, default_path
@@ -61,15 +62,12 @@ def check(
         rules = load_policy(file, workspace=house.workspace.path)
         found = review(rules, list(house.registry))
     if json_:
-        typer.echo(
-            json.dumps(
-                {"rules": len(rules.rules), "version": rules.version, "mistakes": [_as_json(one) for one in found]}
-            )
-        )
+        mistakes = [_as_json(one) for one in found]
+        say(json_line({"rules": len(rules.rules), "version": rules.version, "mistakes": mistakes}))
     else:
         for mistake in found:
-            typer.echo(f"{quoted(mistake.rule, 200).text}: {_KINDS[mistake.kind]}: {mistake.text}")
-        typer.echo(f"{len(rules.rules)} rules, {len(found)} {'mistake' if len(found) == 1 else 'mistakes'}.")
+            say(f"{quoted(mistake.rule, 200).text}: {_KINDS[mistake.kind]}: {mistake.text}")
+        say(f"{len(rules.rules)} rules, {len(found)} {'mistake' if len(found) == 1 else 'mistakes'}.")
     raise typer.Exit(1 if found else 0)
 
 
@@ -102,19 +100,19 @@ def explain(
         verdict = (RiskTable() if rules is None else rules).decide(checked)
         findings = [] if rules is None else rules.findings(Subject.of(checked))
     if json_:
-        typer.echo(json.dumps(_verdict_json(verdict, findings, checked), ensure_ascii=False))
+        say(json_line(_verdict_json(verdict, findings, checked)))
         return
-    typer.echo(f"{verdict.decision}: {quoted(verdict.why, 600).text}")
+    say(f"{verdict.decision}: {quoted(verdict.why, 600).text}")
     granted = ", may be granted" if verdict.can_grant else ""
-    typer.echo(f"decided by {quoted(verdict.rule, 200).text}, review {verdict.review}{granted}")
+    say(f"decided by {quoted(verdict.rule, 200).text}, review {verdict.review}{granted}")
     for finding in findings:
         if finding.rule.name != verdict.rule:
-            typer.echo(
+            say(
                 f"also: {quoted(finding.rule.name, 200).text} says {finding.decision} ({quoted(finding.why, 300).text})"
             )
     for name, (requested, resolved) in Subject.of(checked).paths.items():
         leads = "" if requested == resolved else f", which leads to {quoted(resolved).text}"
-        typer.echo(f"{quoted(name, 100).text} is {quoted(requested).text}{leads}")
+        say(f"{quoted(name, 100).text} is {quoted(requested).text}{leads}")
 
 
 @app.command()
@@ -135,13 +133,13 @@ def replay(
         rules = load_policy(file, workspace=house.workspace.path)
         replayed = [_replayed(past, rules, house.registry) for past in _past_calls(journal)]
     if json_:
-        typer.echo(json.dumps([one.to_json() for one in replayed], ensure_ascii=False))
+        say(json_line([one.to_json() for one in replayed]))
         return
     for one in replayed:
-        typer.echo(_replayed_line(one))
+        say(_replayed_line(one))
     counts = Counter(one.verdict.decision for one in replayed)
     risky = sum(one.is_risky for one in replayed)
-    typer.echo(
+    say(
         f"{len(replayed)} calls: {counts['allow']} would run without asking "
         f"({risky} of them destructive or dangerous), {counts['ask']} would be asked about, {counts['deny']} denied."
     )

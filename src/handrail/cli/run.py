@@ -28,6 +28,7 @@ from handrail.cli.options import (
     standard_input,
 )
 from handrail.cli.session import Session, driven
+from handrail.cli.show import say
 from handrail.cli.views import JsonView, View, text_view
 from handrail.errors import ConfigurationError
 from handrail.models.catalog import open_model
@@ -85,7 +86,7 @@ def run(
         door="agent",
     )
     if settings.mcp and not json_:  # a server may take its time
-        typer.echo(f"starting {', '.join(settings.mcp)} …", err=True)
+        say(f"starting {', '.join(settings.mcp)} …", err=True)
     limits = Limits(turns=max_turns, tokens=max_tokens, seconds=max_seconds)
     with open_house(settings) as house:
         if resume is None:  # a run that is resumed settles them
@@ -163,9 +164,9 @@ def _said(result: RunResult) -> int:
     if result.ended.resumable:
         _say_how_to_resume(result.run_id)
     for approval in result.approvals:
-        typer.echo(f"waits for: handrail approvals approve {approval}", err=True)
+        say(f"waits for: handrail approvals approve {approval}", err=True)
     return EXIT_STATUS.get(result.stop, 1)
 
 
 def _say_how_to_resume(run_id: str) -> None:
-    typer.echo(f"resume with: handrail run --resume {run_id}", err=True)
+    say(f"resume with: handrail run --resume {run_id}", err=True)

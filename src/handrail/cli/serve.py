@@ -21,6 +21,7 @@ from handrail.cli.options import (
     WorkspaceOption,
     names,
 )
+from handrail.cli.show import say
 from handrail.errors import ConfigurationError
 from handrail.mcp.approvals import ClientApprover
 from handrail.mcp.catalog import Access, Catalog, ServerSpec, ToolOverride, load_catalog
@@ -166,12 +167,12 @@ async def _trust(house: House, spec: ServerSpec, approver: Approver) -> None:
     async with joined(house, [spec], approver=approver) as servers:
         server = servers.servers[0]
         for line in difference(server) or ["Nothing differs from what is pinned."]:
-            typer.echo(line)
+            say(line)
         server.trust()
 
 
 def _say(line: str) -> None:
-    typer.echo(f"handrail: {line}", err=True)
+    say(f"handrail: {line}", err=True)
 
 
 def approver_of(word: str, *, journal: bool) -> Approver:

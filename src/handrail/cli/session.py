@@ -27,9 +27,10 @@ from handrail.agent.valves import StopReason
 from handrail.approval.console import ConsoleApprover
 from handrail.approval.decision import ApprovalRequest, Approve, Approver, Decision, Modify, Reject
 from handrail.approval.inbox import Inbox
+from handrail.approval.render import printable
 from handrail.changes.store import Committed
 from handrail.cli.undo import undo
-from handrail.cli.views import View, one_line, shown, text_view
+from handrail.cli.views import View, one_line, text_view
 from handrail.errors import ConfigurationError, HandrailError
 from handrail.outcome import ToolOutcome
 from handrail.output import open_private_directory
@@ -185,7 +186,9 @@ class Session:
             table.add_column(column, overflow="fold")
         for item in sorted(self._agent.tools, key=lambda item: item.canonical_id):
             definition = item.tool.definition
-            table.add_row(shown(item.canonical_id), definition.risk_level.value, one_line(definition.description, 200))
+            table.add_row(
+                printable(item.canonical_id), definition.risk_level.value, one_line(definition.description, 200)
+            )
         self._console.print(table)
 
     async def _diff(self) -> None:
@@ -195,7 +198,7 @@ class Session:
         for entry in entries:
             for line in self._house.changes.diff(entry.changes).splitlines():
                 style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
-                self._console.print(Text(shown(line), style=style), soft_wrap=True)
+                self._console.print(Text(printable(line), style=style), soft_wrap=True)
 
     async def _undo(self) -> None:
         entries = [entry for entry in self._changes() if entry.call_id not in self._undone]
@@ -300,7 +303,7 @@ class Session:
     # ── words ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _greet(self) -> None:
-        self._say(f"handrail · {shown(self._agent.config.model.name)} · {shown(self._house.workspace.path)}", "bold")
+        self._say(f"handrail · {self._agent.config.model.name} · {self._house.workspace.path}", "bold")
         self._say("/help shows the commands, Esc interrupts, Ctrl-D leaves", "dim")
 
     def _say_goodbye(self) -> None:
@@ -308,7 +311,7 @@ class Session:
             self._say(f"resume with: handrail run --resume {self._run_id}", "dim")
 
     def _say(self, text: str, style: str) -> None:
-        self._console.print(Text(text, style=style), soft_wrap=True)
+        self._console.print(Text(printable(text), style=style), soft_wrap=True)
 
     def _changes(self) -> list[Committed]:
         return [entry for entry in self._house.changes.history() if entry.call_id not in self._already_there]

@@ -1,12 +1,13 @@
 """How an outcome is shown: readable for people, one JSON object for programs, and its exit status."""
 
 import json
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from handrail.approval.render import visible
+from handrail.approval.render import is_hidden, printable, visible
 from handrail.outcome import ToolOutcome
 
 EXIT_STATUS = {"ok": 0, "error": 1, "pending": 3, "unknown": 4}
@@ -18,10 +19,26 @@ _MARK = {
 }
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line, or lines, of which any part may be untrusted: nothing in it can steer a terminal."""
+    typer.echo(printable(text), err=err)
+
+
+def json_line(value: Any, *, indent: int | None = None) -> str:
+    """``value`` as JSON text that is fit for a screen and means the same: what is hidden is written as its escape."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
+    return "".join(
+        character if character == "\n" or not is_hidden(character) else json.dumps(character)[1:-1]
+        for character in text
+    )
+
+
 def finish(outcome: ToolOutcome, *, as_json: bool) -> None:
     """Print the outcome and end the command with its exit status."""
     if as_json:
-        typer.echo(json.dumps(outcome.to_json(), ensure_ascii=False))
+        say(json_line(outcome.to_json()))
     else:
         show_outcome(outcome)
     raise typer.Exit(EXIT_STATUS[outcome.status])

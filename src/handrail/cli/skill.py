@@ -1,11 +1,11 @@
 """``handrail skill``: look at skill files."""
 
-import json
 from typing import Annotated
 
 import typer
 
 from handrail.cli.options import JsonOption
+from handrail.cli.show import json_line, say
 from handrail.skills import check_skill, load_skill
 
 app = typer.Typer(add_completion=False, help="Check skill files.", no_args_is_help=True)
@@ -28,13 +28,13 @@ def check(
             {"file": error.file, "line": error.line, "column": error.column, "message": error.message}
             for error in problems
         ]
-        typer.echo(json.dumps({"ok": not found, "errors": found}, ensure_ascii=False))
+        say(json_line({"ok": not found, "errors": found}))
     elif problems:
         for error in problems:
-            typer.echo(str(error), err=True)
+            say(str(error), err=True)
     else:
         loaded = load_skill(file)
         tools = ", ".join(tool.definition.name for tool in loaded.tools) or "no tools"
-        typer.echo(f"{loaded.name}: {tools}")
+        say(f"{loaded.name}: {tools}")
     if problems:
         raise typer.Exit(2)

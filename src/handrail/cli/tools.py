@@ -1,6 +1,5 @@
 """``handrail tools``: which tools there are, what they take, and what they may do."""
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +17,7 @@ from handrail.cli.options import (
     WorkspaceOption,
     names,
 )
+from handrail.cli.show import json_line, say
 from handrail.wiring import Settings, open_house
 
 app = typer.Typer(add_completion=False)
@@ -48,12 +48,12 @@ def tools(
     if name is not None:
         found = [item for item in found if name in (item.model_name, item.canonical_id, item.tool.name)]
         if not found:
-            typer.echo(f"handrail: there is no tool named {name!r}", err=True)
+            say(f"handrail: there is no tool named {name!r}", err=True)
             raise typer.Exit(1)
     if json_:
-        typer.echo(json.dumps([describe(item) for item in found], ensure_ascii=False))
+        say(json_line([describe(item) for item in found]))
     elif name is not None:
-        typer.echo(json.dumps(describe(found[0]), ensure_ascii=False, indent=2))
+        say(json_line(describe(found[0]), indent=2))
     else:
         _show_table(found)
 

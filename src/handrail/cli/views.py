@@ -4,7 +4,6 @@ The model's text goes to standard output and everything about it to standard err
 alone. Text of a model, a tool or a file is untrusted: what could draw nothing or move the cursor is shown as an escape.
 """
 
-import json
 import sys
 import time
 from collections.abc import Mapping
@@ -36,7 +35,8 @@ from handrail.agent.events import (
     event_to_json,
 )
 from handrail.agent.valves import StopReason
-from handrail.approval.render import is_hidden
+from handrail.approval.render import printable
+from handrail.cli.show import json_line
 from handrail.outcome import ToolOutcome
 from handrail.schema import ArgumentsInvalid, decode_arguments
 
@@ -46,19 +46,9 @@ _STYLE = {"ok": "green", "error": "red", "unknown": "magenta", "pending": "yello
 _DIFF_STYLE = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def shown(text: str) -> str:
-    """Untrusted text for a terminal: line ends and tabs stay, everything else that is invisible becomes an escape."""
-    if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
-        return text
-    return "".join(
-        character if character in "\n\t" or not is_hidden(character) else f"\\u{{{ord(character):x}}}"
-        for character in text
-    )
-
-
 def one_line(text: str, limit: int = 60) -> str:
     """Untrusted text as a short single line."""
-    flat = shown(" ".join(text.split()))
+    flat = printable(" ".join(text.split()))
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
@@ -101,7 +91,7 @@ class JsonView:
         """Print it. The run's id, which its first event brings, stands in every line."""
         if isinstance(event, RunStarted):
             self._run_id = event.run_id
-        line = json.dumps(event_to_json(event, self._run_id), ensure_ascii=False)
+        line = json_line(event_to_json(event, self._run_id))
         print(line, file=self._out, flush=True)
 
     def tick(self) -> None:
@@ -229,7 +219,7 @@ class TextView:
     def _add_text(self, text: str) -> None:
         self._text += text
         if not self._is_live:
-            self._out.print(shown(text) if self._out.is_terminal else text, end="", markup=False, soft_wrap=True)
+            self._out.print(printable(text) if self._out.is_terminal else text, end="", markup=False, soft_wrap=True)
 
     def _end_text(self) -> None:
         text, self._text = self._text, ""
@@ -237,7 +227,7 @@ class TextView:
             return
         if self._is_live:
             self.pause()
-            self._out.print(Markdown(shown(text), hyperlinks=False))
+            self._out.print(Markdown(printable(text), hyperlinks=False))
         elif not text.endswith("\n"):
             self._out.print()
 
@@ -264,7 +254,7 @@ class TextView:
         lines = changes.diff.splitlines()
         for line in lines[:MAX_DIFF_LINES]:
             bold = line.startswith(("+++", "---"))
-            self._print(Text("  " + shown(line), style="bold" if bold else _DIFF_STYLE.get(line[:1], "")))
+            self._print(Text("  " + printable(line), style="bold" if bold else _DIFF_STYLE.get(line[:1], "")))
         if len(lines) > MAX_DIFF_LINES:
             self._note(f"  … {len(lines) - MAX_DIFF_LINES} more lines", "dim")
 
@@ -315,7 +305,7 @@ class TextView:
         if self._text:
             room = max(4, self._out.size.height - 4 - len(self._calls))
             tail = "\n".join(self._text.splitlines()[-room:])
-            moving.append(Markdown(shown(tail), hyperlinks=False))
+            moving.append(Markdown(printable(tail), hyperlinks=False))
         now = time.monotonic()
         for call in self._calls.values():
             for_seconds = now - call.since

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from handrail.approval.render import is_hidden
+from handrail.approval.render import is_hidden, printable
 from handrail.errors import ToolDefinitionError
 from handrail.mcp.catalog import ServerSpec
 from handrail.names import model_name
@@ -119,13 +119,6 @@ def description_of(document: Mapping[str, Any]) -> str:
     text = document.get("description")
     parts = [part for part in (title, text) if isinstance(part, str) and part]
     return printable("\n".join(dict.fromkeys(parts)))
-
-
-def printable(text: str) -> str:
-    """``text`` with each invisible, control or bidirectional character written as ``\\u{…}``."""
-    if not _HIDDEN.search(text):
-        return text
-    return "".join(f"\\u{{{ord(character):x}}}" if _is_hidden(character) else character for character in text)
 
 
 def hidden_characters(value: Any) -> set[str]:

@@ -15,10 +15,10 @@ import mcp_types as types
 from mcp import MCPError
 
 from handrail.approval.decision import ApprovalRequest, Approve, Approver, Modify, Reject
+from handrail.approval.render import printable
 from handrail.call import new_call_id
 from handrail.errors import ToolDefinitionError
 from handrail.mcp.approvals import Ask
-from handrail.mcp.definitions import printable
 from handrail.schema import Schema, digest_of
 from handrail.tool import RiskLevel
 
