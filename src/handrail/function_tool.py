@@ -6,9 +6,7 @@ offered to pydantic, and what a validator of pydantic's own refuses afterwards n
 """
 
 import inspect
-import pathlib
 import re
-import types
 import typing
 import warnings
 from collections.abc import Callable, Mapping
@@ -18,6 +16,7 @@ from handrail.errors import ToolDefinitionError, ToolError
 from handrail.tool import Capability, Job, Replay, RiskLevel, Signal, Tool, ToolDef, is_customary_path
 from handrail.workspace import Workspace
 
+_PATH_FORMATS = ("path", "file-path", "directory-path")
 _Take = Callable[[Job], Any]
 _GIVEN: Mapping[Any, _Take] = {
     Signal: lambda job: job.signal,
@@ -61,7 +60,9 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool 
 
 def _made(function: Callable[..., Any], options: dict[str, Any]) -> Tool:
     options = dict(options)
-    name = options.pop("name", None) or function.__name__
+    name = options.pop("name", None) or getattr(function, "__name__", None)
+    if not name:
+        raise ToolDefinitionError(f"{function!r} has no name; say name=")
     staged = options.pop("staged", False)
     where = f"tool {name!r}"
     shown, given = _parameters(function, where)
@@ -83,6 +84,8 @@ def _parameters(
         hints = typing.get_type_hints(function, include_extras=True)
     except NameError as error:
         raise ToolDefinitionError(f"{where}: a type cannot be found: {error}") from None
+    except TypeError:
+        raise ToolDefinitionError(f"{where}: {function!r} is no function; write one around it") from None
     shown: dict[str, tuple[Any, inspect.Parameter]] = {}
     given: dict[str, _Take] = {}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -147,7 +150,8 @@ def _path_args(
     shown: dict[str, tuple[Any, inspect.Parameter]], schema: dict[str, Any], where: str
 ) -> tuple[str, ...] | None:
     """The customary names and every parameter that is a :class:`pathlib.Path`; ``None`` leaves it to the custom."""
-    paths = [name for name, (annotation, _) in shown.items() if _names_a_path(annotation)]
+    inside = schema.get("$defs", {})
+    paths = [name for name in shown if _holds_a_path(schema["properties"][name], inside, frozenset())]
     unguarded = [name for name in paths if not is_customary_path(name)]
     if not unguarded:
         return None
@@ -163,10 +167,21 @@ def _path_args(
     return tuple(name for name in shown if name in customary or name in unguarded)
 
 
-def _names_a_path(annotation: Any) -> bool:
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
-        return issubclass(annotation, pathlib.PurePath)
-    return any(_names_a_path(argument) for argument in typing.get_args(annotation))
+def _holds_a_path(node: Any, definitions: Mapping[str, Any], entered: frozenset[str]) -> bool:
+    """Whether a path stands anywhere in what this schema describes, by the formats that pydantic writes for them."""
+    if isinstance(node, list):
+        return any(_holds_a_path(item, definitions, entered) for item in typing.cast("list[Any]", node))
+    if not isinstance(node, dict):
+        return False
+    schema = typing.cast("dict[str, Any]", node)
+    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    if name and name not in entered and _holds_a_path(definitions.get(name), definitions, entered | {name}):
+        return True
+    return schema.get("format") in _PATH_FORMATS or any(
+        _holds_a_path(item, definitions, entered)
+        for key, item in schema.items()
+        if key not in ("default", "const", "enum", "examples")
+    )
 
 
 def _handler(function: Callable[..., Any], model: Any, given: dict[str, _Take]) -> Callable[..., Any]:

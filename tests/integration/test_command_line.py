@@ -218,3 +218,17 @@ def test_no_command_prints_what_can_steer_a_terminal(place: Path) -> None:
     assert all(done.returncode for done in refused)
     for done in (one, whole, listed, *refused):
         assert harmless(done.stdout + done.stderr), done
+
+
+@pytest.mark.parametrize("words", ["approvals show", "approvals approve", "grants revoke", "journal settle"])
+def test_an_id_that_is_no_text_is_refused_and_no_journal_is_called_damaged(place: Path, words: str) -> None:
+    handrail(place, "call", "read", "path=notes.txt")
+    done = in_a_shell(place, f"$HANDRAIL {words} \"$(printf '\\377')\" {'happened' * ('settle' in words)}")
+    assert (done.returncode, done.stderr) == (2, "handrail: '\\udcff' is not Unicode text, and so is no id\n")
+
+
+@pytest.mark.parametrize("port", ["-1", "65536"])
+def test_a_port_that_is_none_is_a_matter_of_usage(place: Path, port: str) -> None:
+    done = handrail(place, "serve", "--http", port)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr

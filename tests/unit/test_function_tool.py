@@ -1,6 +1,7 @@
 """@tool: what a typed function becomes, and what it is entered with."""
 
 import asyncio
+import functools
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
@@ -22,6 +23,18 @@ from handrail import (
     Workspace,
     tool,
 )
+
+
+@dataclass
+class JobOfModels:
+    name: str
+    report: Path | None = None
+
+
+@dataclass
+class Tree:
+    children: "list[Tree]"
+    file: Path
 
 
 class Colour(StrEnum):
@@ -163,6 +176,12 @@ def test_what_cannot_be_a_tool_is_refused_by_name() -> None:
     def hidden_path(reports: list[Path]) -> str:
         return ""
 
+    def path_in_a_model(job: JobOfModels) -> str:
+        return ""
+
+    def path_in_itself(tree: Tree) -> str:
+        return ""
+
     def no_schema(x: asyncio.Event) -> str:
         return ""
 
@@ -173,6 +192,9 @@ def test_what_cannot_be_a_tool_is_refused_by_name() -> None:
         (untyped, "'x' has no type"),
         (variadic, "'x' cannot be given by name"),
         (hidden_path, "'reports' holds a path"),
+        (path_in_a_model, "'job' holds a path"),
+        (path_in_itself, "'tree' holds a path"),
+        (functools.partial(hidden_path), "has no name"),
         (no_schema, "no schema can be made"),
         (look_around, "look-around"),
     ):

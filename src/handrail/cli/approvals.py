@@ -14,7 +14,7 @@ import typer
 from handrail.approval.inbox import Inbox
 from handrail.approval.question import grant_lines, sheet
 from handrail.approval.render import quoted
-from handrail.cli.options import JsonOption, PluginOption, PolicyOption, WorkspaceOption, names, standard_input
+from handrail.cli.options import JsonOption, PluginOption, PolicyOption, WorkspaceOption, id_text, names, standard_input
 from handrail.cli.show import finish, json_line, say
 from handrail.errors import ApprovalError, ConfigurationError
 from handrail.journal.sqlite import SqliteJournal, default_path
@@ -30,7 +30,8 @@ grants_app = typer.Typer(add_completion=False, no_args_is_help=True, help="List 
 MINIMUM_ENDING = 6
 
 IdArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="The approval's id, or enough of its end to be the only one.")
+    str,
+    typer.Argument(metavar="ID", parser=id_text, help="The approval's id, or enough of its end to be the only one."),
 ]
 RunOption = Annotated[
     bool, typer.Option("--run", help="Go on with the call now, in this process, and print its outcome.")
@@ -159,7 +160,8 @@ def list_grants(
 
 @grants_app.command()
 def revoke(
-    grant_id: Annotated[str, typer.Argument(metavar="ID", help="The grant's id.")], workspace: WorkspaceOption = "."
+    grant_id: Annotated[str, typer.Argument(metavar="ID", parser=id_text, help="The grant's id.")],
+    workspace: WorkspaceOption = ".",
 ) -> None:
     """End a lasting approval, at once and for every process."""
     with closing(_journal(workspace)) as journal:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from handrail.cli.options import id_text
 from handrail.cli.show import json_line, say
 from handrail.errors import ConfigurationError, JournalError
 from handrail.journal import audit
@@ -200,7 +201,7 @@ def _recovered_line(item: Recovered) -> str:
 
 @app.command()
 def settle(
-    call: Annotated[str, typer.Argument(metavar="CALL", help="The call's id.")],
+    call: Annotated[str, typer.Argument(metavar="CALL", parser=id_text, help="The call's id.")],
     verdict: Annotated[str, typer.Argument(metavar="happened|did-not", help="What became of it.")],
     workspace: WorkspaceOption = ".",
     journal: JournalOption = None,

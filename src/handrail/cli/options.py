@@ -9,6 +9,7 @@ from typing import Annotated, TextIO, cast
 import typer
 
 from handrail.errors import ConfigurationError
+from handrail.schema import is_unicode
 
 WorkspaceOption = Annotated[
     str,
@@ -51,6 +52,13 @@ def names(values: list[str] | None) -> tuple[str, ...] | None:
     if values is None:
         return None
     return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+
+
+def id_text(word: str) -> str:
+    """The word of an id. Raises :class:`~handrail.errors.ConfigurationError` for one that nothing here ever had."""
+    if not is_unicode(word):
+        raise ConfigurationError(f"{word!r} is not Unicode text, and so is no id")
+    return word
 
 
 def is_terminal(stream: TextIO | None) -> bool:

@@ -44,7 +44,13 @@ AnswerOption = Annotated[
 NoJournalOption = Annotated[bool, typer.Option("--no-journal", help="Keep no journal. Questions then cannot wait.")]
 HttpOption = Annotated[
     int | None,
-    typer.Option("--http", metavar="PORT", help="Streamable HTTP on 127.0.0.1 instead of stdio; 0 takes a free port."),
+    typer.Option(
+        "--http",
+        min=0,
+        max=65_535,
+        metavar="PORT",
+        help="Streamable HTTP on 127.0.0.1 instead of stdio; 0 takes a free port.",
+    ),
 ]
 TokenOption = Annotated[
     str | None,
