@@ -46,7 +46,7 @@ DIALECTS = {
 }
 DEFAULT_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile("([\ud800-\udfff])")
 
 
 class ArgumentsInvalid(ValueError):
@@ -254,10 +254,8 @@ def canonical_bytes(value: Any) -> bytes:
 def _exact_bytes(value: Any) -> bytes:
     if isinstance(value, str):
         return _exact_text(value)
-    if value is None or isinstance(value, (bool, float)):
-        return rfc8785.dumps(value)
-    if isinstance(value, int):
-        return rfc8785.dumps(value) if abs(value) < 2**53 else f"{value}n".encode()
+    if isinstance(value, int) and abs(value) >= 2**53:
+        return f"{value}n".encode()
     if is_object(value):
         order = sorted(value, key=lambda name: name.encode("utf-16-be", "surrogatepass"))  # RFC 8785 section 3.2.3
         return b"{" + b",".join(_exact_text(name) + b":" + _exact_bytes(value[name]) for name in order) + b"}"
@@ -267,9 +265,9 @@ def _exact_bytes(value: Any) -> bytes:
 
 
 def _exact_text(text: str) -> bytes:
-    whole = [rfc8785.dumps(part)[1:-1] for part in _SURROGATE.split(text)]
-    halves = [f"\\u{ord(half):04x}".encode() for half in _SURROGATE.findall(text)]
-    return b'"' + b"".join(part + half for part, half in zip(whole, [*halves, b""], strict=True)) + b'"'
+    parts = enumerate(_SURROGATE.split(text))  # every second one is a lone surrogate
+    written = (f"\\u{ord(part):04x}".encode() if at % 2 else rfc8785.dumps(part)[1:-1] for at, part in parts)
+    return b'"' + b"".join(written) + b'"'
 
 
 def digest_of(value: Any) -> str:

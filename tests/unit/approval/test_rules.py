@@ -217,7 +217,7 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(("decision", "argv", "line", "wanted"), COMMANDS)
+@pytest.mark.parametrize(("decision", "argv", "line", "wanted"), COMMANDS, ids=range(len(COMMANDS)))
 def test_the_table_of_command_patterns(decision: str, argv: str, line: str, wanted: str | None) -> None:
     policy = rules(f'[[rule]]\ntool = "host:t"\ndecision = "{decision}"\ncommand.argv = {argv}')
     assert decided(policy, subject(arguments={"command": line})) == wanted
