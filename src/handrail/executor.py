@@ -300,12 +300,15 @@ class ToolExecutor:
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _propose(self, walk: Walk, raw: RawArguments, origin: Origin) -> Proposed | ToolOutcome:
+    def _propose(
+        self, walk: Walk, raw: RawArguments, origin: Origin, *, decoded: bool = False
+    ) -> Proposed | ToolOutcome:
+        """``decoded``: the arguments are a record's; the guard may have put names in them that are not UTF-8."""
         registered = self.registry.find(walk.name)
         if registered is None:
             return ToolOutcome.error(no_such_tool(walk.name, self.registry.names), Reason.UNKNOWN_TOOL)
         try:
-            arguments = decode_arguments(raw)
+            arguments = deepcopy(dict(raw)) if decoded and isinstance(raw, Mapping) else decode_arguments(raw)
         except ArgumentsInvalid as error:
             return ToolOutcome.error(f"Invalid arguments for {walk.name}: {error}.", Reason.INVALID_ARGUMENTS)
         return Proposed(walk.call_id, registered, arguments, origin, walk.edited_by)
@@ -657,7 +660,7 @@ class ToolExecutor:
 
     async def _run_parked(self, walk: Walk, parked: ParkedCall, answer: Answer) -> ToolOutcome:
         """From the very beginning, with the arguments that were approved; any difference asks again."""
-        proposed = self._propose(walk, parked.arguments, _origin_of(parked))
+        proposed = self._propose(walk, parked.arguments, _origin_of(parked), decoded=True)
         if isinstance(proposed, ToolOutcome):
             return proposed
         checked = self._check(walk, proposed)
@@ -686,7 +689,7 @@ class ToolExecutor:
 
     def _objection(self, walk: Walk, parked: ParkedCall) -> ToolOutcome | None:
         """Why an approval of changes counts no longer: the call could not be made so today, or policy says no."""
-        proposed = self._propose(walk, parked.arguments, _origin_of(parked))
+        proposed = self._propose(walk, parked.arguments, _origin_of(parked), decoded=True)
         checked = proposed if isinstance(proposed, ToolOutcome) else self._check(walk, proposed)
         if isinstance(checked, ToolOutcome):
             return checked

@@ -172,8 +172,12 @@ def test_a_workspace_whose_name_is_not_utf_8_is_one_like_any_other(place: Path) 
     assert sized["value"] == 1, sized
     asked = outcome(place, "write", "path=b", "content=x", "-w", workspace, "--approve", "never")
     assert asked["reason"] == "changes_rejected"
+    parked = outcome(place, "write", "path=b", "content=x", "-w", workspace, "--approve", "park")
+    answered = handrail(place, "approvals", "approve", parked["approval_id"], "--run", "-w", workspace)
+    assert answered.returncode == 0, answered.stderr
+    assert (Path(workspace) / "b").read_text() == "x"
     assert handrail(place, "undo", written["call_id"], "-w", workspace).returncode == 0
-    assert os.listdir(workspace) == []
+    assert os.listdir(workspace) == ["b"]
     assert handrail(place, "journal", "verify", "-w", workspace).returncode == 0
 
 

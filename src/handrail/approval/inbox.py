@@ -11,6 +11,7 @@ import hmac
 import os
 import time
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import fields
 from typing import Any, cast
 
@@ -95,7 +96,7 @@ def request_of(parked: ParkedCall) -> ApprovalRequest:
         )
     known = {item.name for item in fields(ApprovalRequest)}
     values: dict[str, Any] = {name: value for name, value in question.items() if name in known}
-    values["arguments"] = copy_json(parked.arguments, max_bytes=None)
+    values["arguments"] = deepcopy(dict(parked.arguments))
     values["risk"] = RiskLevel(values["risk"])
     values["changes"] = None if changes is None else ChangeSet.from_json(changes)
     offer = cast("Mapping[str, Any] | None", question.get("offer"))
