@@ -1,6 +1,5 @@
 """``handrail call TOOL ARGS``: one tool call, through the whole corridor."""
 
-import json
 from typing import Annotated, Any, cast
 
 import typer
@@ -21,6 +20,7 @@ from handrail.cli.options import (
 )
 from handrail.cli.show import finish
 from handrail.errors import ConfigurationError
+from handrail.schema import ArgumentsInvalid, decode_json
 from handrail.tool import ToolDef
 from handrail.wiring import Settings, open_house
 
@@ -86,7 +86,7 @@ def raw_arguments(words: list[str], definition: ToolDef | None) -> str | dict[st
             raise ConfigurationError(f"{word!r} is neither a JSON object nor a key=value pair")
         if key in pairs:
             raise ConfigurationError(f"{key!r} is given twice")
-        pairs[key] = _typed(value, _type_of(key, definition))
+        pairs[key] = _typed(key, value, _type_of(key, definition))
     return pairs
 
 
@@ -95,11 +95,13 @@ def _type_of(key: str, definition: ToolDef | None) -> Any:
     return properties.get(key, {}).get("type", "string") if isinstance(properties.get(key), dict) else "string"
 
 
-def _typed(value: str, kind: Any) -> Any:
+def _typed(key: str, value: str, kind: Any) -> Any:
     kinds = cast("list[Any]", kind) if isinstance(kind, list) else [kind]
     if "string" in kinds:
         return value
     try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
+        return decode_json(value)
+    except ArgumentsInvalid as error:
+        if value.lstrip()[:1] in ("{", "["):
+            raise ConfigurationError(f"{key}: {error}") from None
         return value  # the schema will say what was expected
