@@ -85,7 +85,7 @@ def test_what_is_refused_says_why_and_exits_with_1(
         (("call", "read", "path=notes.txt", "--workspace", "nowhere"), "cannot be opened"),
         (("call", "read", "notes.txt"), "neither a JSON object nor a key=value pair"),
         (("call", "read", "path=a", "path=b"), "given twice"),
-        (("call", "edit", "path=a", 'edits=[{"old_text": "a", "old_text": "b"}]'), "edits: the key 'old_text' is given"),
+        (("call", "edit", "path=a", 'edits=[{"old_text": "a", "old_text": "b"}]'), "edits: the key 'old_text'"),
         (("call", "read", "path=notes.txt", "--approve", "perhaps"), "not one of"),
         (("fly",), "No such command"),
     ],

@@ -1,5 +1,6 @@
 """``handrail call TOOL ARGS``: one tool call, through the whole corridor."""
 
+import json
 from typing import Annotated, Any, cast
 
 import typer
@@ -102,6 +103,14 @@ def _typed(key: str, value: str, kind: Any) -> Any:
     try:
         return decode_json(value)
     except ArgumentsInvalid as error:
-        if value.lstrip()[:1] in ("{", "["):
+        if _is_loose_json(value):
             raise ConfigurationError(f"{key}: {error}") from None
         return value  # the schema will say what was expected
+
+
+def _is_loose_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
