@@ -28,6 +28,9 @@ from handrail.sandbox.zygotes import interpreter
 
 CODE = InlineCode("import math; print(math.sqrt(2))")
 NUMPY = InlineCode("import numpy; print(float(numpy.sqrt(2.0)))")
+SUSTAINED = 5
+"""Calls at once go on for so many times the rounds: the pool has found its size long before they end."""
+
 ANSWER = b"1.4142135623730951\n"
 
 FORKER = """
@@ -222,9 +225,9 @@ def main() -> None:
         grown: dict[str, dict[str, float]] = {}
         forked: list[float] = []
         for n in (1, 8, 64):  # in turns: what a bare fork takes is not the same from one second to the next
-            forked += forks.measure(options.rounds // 4)
-            grown[str(n)] = crowd(supervisor, n, max(options.rounds, 2 * n))
-        forked += forks.measure(options.rounds // 4)
+            forked += forks.measure(options.rounds)
+            grown[str(n)] = crowd(supervisor, n, SUSTAINED * options.rounds)
+        forked += forks.measure(options.rounds)
         memory = private_megabytes(supervisor) if os.geteuid() == 0 else None
         deaths = [host_death() for _ in range(10)]
     forks.close()
