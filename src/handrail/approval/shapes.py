@@ -9,6 +9,7 @@ What this does not promise: a repository's own configuration (``core.fsmonitor``
 programs, and a link in the workspace can lead elsewhere. The walls of the cell hold those, not this list.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,10 +19,13 @@ class Shape:
     """What one program may be called with.
 
     ``flags``: letters that may be clustered (``-la``). ``valued``: letters that take a value, attached or as the next
-    word. ``long``: long options without a value or with an optional ``=value``. ``long_valued``: long options with a
-    value, as ``--name=value`` or ``--name value``. ``numeric``: whether ``-5`` is an option. ``operands``: the most
-    operands allowed (``None``: any number). ``single_dash``: whole words such as ``-name`` and how many values follow
-    (``find``). ``first``: if not empty, the first operand must be one of these.
+    word. ``attached``: letters whose value can only be attached (``-U5``): the next word is never theirs. ``apart``:
+    whether the value of a ``valued`` letter is always the next word, as for ``tree``, where the ``o`` of ``-Lo`` is an
+    option; then nothing may follow the letter. ``long``: long options without a value or with an optional ``=value``.
+    ``long_valued``: long options with a value, as ``--name=value`` or ``--name value``. ``numeric``: whether ``-5`` is
+    an option. ``operands``: the most operands allowed (``None``: any number). ``single_dash``: whole words such as
+    ``-name`` and how many values follow (``find``). ``first``: if not empty, the first operand must be one of these,
+    and no ``--`` may make a path of it (``git stash -- list`` writes).
     """
 
     flags: str = ""
@@ -32,6 +36,8 @@ class Shape:
     operands: int | None = None
     single_dash: Mapping[str, int] = field(default_factory=dict[str, int])
     first: frozenset[str] = frozenset()
+    attached: str = ""
+    apart: bool = False
 
 
 def _names(text: str) -> frozenset[str]:
@@ -67,7 +73,7 @@ LIST: Mapping[str, Shape] = {
     "file": Shape("bhikLNnr", long=_names("brief mime mime-type mime-encoding no-dereference dereference")),
     "du": Shape("abcDhHklLmPsSx0", "dt", _names("all bytes total human-readable summarize"), _names("max-depth")),
     "df": Shape("ahHiklPT", "t", _names("all human-readable inodes portability print-type local"), _names("type")),
-    "tree": Shape("adfgilnNpqrstuvACDFJQSX", "LIP", _names("dirsfirst noreport du si prune gitignore"), operands=None),
+    "tree": Shape("adfgilnNpqrstuvACDFJQSX", "LIP", _names("dirsfirst noreport du si prune gitignore"), apart=True),
     "basename": Shape("az", "s", _names("multiple zero"), _names("suffix")),
     "dirname": Shape("z", long=_names("zero")),
     "realpath": Shape("eELmPqsz", long=_names("canonicalize-existing canonicalize-missing logical physical quiet")),
@@ -117,17 +123,17 @@ _DIFF_LONG = _names(
     "patch no-patch stat numstat shortstat dirstat summary name-only name-status raw minimal patience histogram "
     "cached staged color no-color color-words word-diff no-renames find-renames find-copies check full-index binary "
     "abbrev no-abbrev exit-code quiet ignore-space-at-eol ignore-space-change ignore-all-space ignore-blank-lines "
-    "function-context text no-ext-diff no-textconv compact-summary pickaxe-all pickaxe-regex merge-base"
+    "function-context text no-ext-diff no-textconv compact-summary pickaxe-all pickaxe-regex merge-base unified relative"
 )
-_DIFF_VALUED = _names("unified diff-filter diff-algorithm inter-hunk-context word-diff-regex relative")
+_DIFF_VALUED = _names("diff-filter diff-algorithm inter-hunk-context word-diff-regex")
 _LOG_LONG = _DIFF_LONG | _names(
     "oneline graph decorate no-decorate all branches tags remotes merges no-merges first-parent reverse follow "
     "date-order topo-order author-date-order abbrev-commit no-abbrev-commit left-right cherry-pick cherry-mark "
     "boundary parents children source no-walk simplify-by-decoration full-history regexp-ignore-case all-match "
-    "invert-grep extended-regexp fixed-strings perl-regexp clear-decorations relative-date no-notes"
+    "invert-grep extended-regexp fixed-strings perl-regexp clear-decorations relative-date no-notes pretty format"
 )
-_LOG_VALUED = _DIFF_VALUED | _names("max-count skip since after until before author committer grep format pretty date")
-_SHOW = Shape("pusaRwbB", "UnSGlLM", _LOG_LONG, _LOG_VALUED, numeric=True)
+_LOG_VALUED = _DIFF_VALUED | _names("max-count skip since after until before author committer grep date")
+_SHOW = Shape("pusaRwbB", "nSGlL", _LOG_LONG, _LOG_VALUED, numeric=True, attached="UM")
 
 GIT: Mapping[str, Shape] = {
     "status": Shape(
@@ -137,9 +143,9 @@ GIT: Mapping[str, Shape] = {
         )
         | _names("untracked-files ignored no-column"),
     ),
-    "log": Shape("pusaRwbBgicEFP", "nUSGLlM", _LOG_LONG, _LOG_VALUED, numeric=True),
+    "log": Shape("pusaRwbBgicEFP", "nSGLl", _LOG_LONG, _LOG_VALUED, numeric=True, attached="UM"),
     "show": _SHOW,
-    "diff": Shape("pusaRwbBzW", "USGlM", _DIFF_LONG, _DIFF_VALUED),
+    "diff": Shape("pusaRwbBzW", "SGl", _DIFF_LONG, _DIFF_VALUED, attached="UM"),
     "shortlog": Shape("nsec", long=_names("numbered summary email committer all no-merges")),
     "blame": Shape(
         "bceflnpstw", "L", _names("porcelain line-porcelain show-email show-name show-number"), _names("since date")
@@ -165,8 +171,8 @@ GIT: Mapping[str, Shape] = {
     "cat-file": Shape("tspe"),
     "merge-base": Shape("a", long=_names("all octopus independent is-ancestor")),
     "describe": Shape(
-        long=_names("all tags contains always long dirty first-parent exact-match"),
-        long_valued=_names("match exclude abbrev candidates"),
+        long=_names("all tags contains always long dirty first-parent exact-match abbrev"),
+        long_valued=_names("match exclude candidates"),
     ),
     "name-rev": Shape(long=_names("tags all name-only always")),
     "for-each-ref": Shape(
@@ -205,7 +211,8 @@ GIT: Mapping[str, Shape] = {
 _GIT_GLOBAL = frozenset({"--no-pager", "--no-optional-locks", "-P", "--literal-pathspecs"})
 
 SHAPES = ("git-read", "list-read")
-VERSION = "shapes:v1"
+VERSION = "shapes:v2"
+_SIGNATURE = re.compile(r"%[-+ ]?G|signature")
 
 
 def fits(shape: str, argv: tuple[str, ...]) -> str | None:
@@ -226,7 +233,7 @@ def fits(shape: str, argv: tuple[str, ...]) -> str | None:
     command = GIT.get(rest[0])
     if command is None:
         return f"git {rest[0]!r} is not known to only read"
-    if any("%G" in word or "signature" in word for word in rest):
+    if any(_SIGNATURE.search(word) for word in rest):
         return "a signature would be verified, which starts another program"
     return _misfit(command, rest[1:])
 
@@ -239,7 +246,7 @@ def _misfit(shape: Shape, words: tuple[str, ...]) -> str | None:
         position += 1
         if only_operands or not word.startswith("-") or word == "-":
             operands.append(word)
-        elif word == "--" and not shape.single_dash:  # find reads an expression even after it
+        elif word == "--" and not shape.single_dash and not shape.first:  # find reads an expression even after it
             only_operands = True
         else:
             taken = _option(shape, word)
@@ -265,8 +272,12 @@ def _option(shape: Shape, word: str) -> int | None:
     if shape.numeric and word[1:].isdigit():
         return 0
     for index, letter in enumerate(word[1:], start=1):
+        if letter in shape.attached:
+            return 0
         if letter in shape.valued:
-            return 0 if index + 1 < len(word) else 1
+            if index + 1 == len(word):
+                return 1
+            return None if shape.apart else 0
         if letter not in shape.flags:
             return None
     return 0
