@@ -123,7 +123,8 @@ _DIFF_LONG = _names(
     "patch no-patch stat numstat shortstat dirstat summary name-only name-status raw minimal patience histogram "
     "cached staged color no-color color-words word-diff no-renames find-renames find-copies check full-index binary "
     "abbrev no-abbrev exit-code quiet ignore-space-at-eol ignore-space-change ignore-all-space ignore-blank-lines "
-    "function-context text no-ext-diff no-textconv compact-summary pickaxe-all pickaxe-regex merge-base unified relative"
+    "function-context text no-ext-diff no-textconv compact-summary pickaxe-all pickaxe-regex merge-base unified "
+    "relative"
 )
 _DIFF_VALUED = _names("diff-filter diff-algorithm inter-hunk-context word-diff-regex")
 _LOG_LONG = _DIFF_LONG | _names(
