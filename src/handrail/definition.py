@@ -1,6 +1,5 @@
 """What a tool takes and what it may do, in its author's words: checked when it is written, and only then."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from enum import StrEnum
@@ -8,6 +7,7 @@ from typing import Any, cast
 
 from handrail.errors import ToolDefinitionError
 from handrail.names import model_name
+from handrail.numbers import require_seconds
 from handrail.schema import Schema, digest_of, is_unicode
 
 
@@ -105,8 +105,8 @@ class ToolDef:
         put(self, "has_effects", self.risk_level > RiskLevel.READ_ONLY)
         put(self, "replay", _member(Replay, self.replay, f"{where}: replay"))
         _check_replay(self, where)
-        if self.timeout is not None and not is_duration(self.timeout):
-            raise ToolDefinitionError(f"{where}: timeout must be a positive number of seconds, not {self.timeout!r}")
+        if self.timeout is not None:
+            require_seconds(f"{where}: timeout", self.timeout, refusal=ToolDefinitionError)
         put(self, "schema", Schema(self.parameters, where=f"{where}: parameters"))
         put(self, "parameters", self.schema.document)
         put(self, "output", _output_schema(self.output_schema, where))
@@ -144,11 +144,6 @@ class ToolDef:
     def with_(self, **changes: Any) -> "ToolDef":
         """A copy with some fields changed, checked again."""
         return replace(self, **changes)
-
-
-def is_duration(seconds: object) -> bool:
-    """Whether this is a number of seconds that something may take: more than none, and not for ever."""
-    return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 < seconds < math.inf
 
 
 def _check_kinds(definition: ToolDef) -> None:

@@ -57,12 +57,13 @@ from handrail.errors import (
 from handrail.guard import FilesystemGuard, Guarded
 from handrail.journal.protocol import CallJournal, NoJournal
 from handrail.loops import Slots, SyncLoop, comes_from_outside, inside
+from handrail.numbers import require_seconds, require_whole
 from handrail.outcome import ChangesReport, Reason, ToolOutcome
 from handrail.output import OutputCap
 from handrail.parked import Answer, Grant, GrantStore, HeldIntent, ParkedCall
 from handrail.registry import ToolRegistry
 from handrail.schema import ArgumentsInvalid, Schema, decode_arguments
-from handrail.tool import Effect, Job, Signal, ToolDef, is_duration
+from handrail.tool import Effect, Job, Signal, ToolDef
 from handrail.walk import Listeners as Listeners
 from handrail.walk import (
     Walk,
@@ -759,12 +760,10 @@ class ToolExecutor:
 
 
 def _require_workable(timeout: float, approval_ttl: float, max_output_bytes: int, max_parallel: int) -> None:
-    for name, seconds in (("timeout", timeout), ("approval_ttl", approval_ttl)):
-        if not is_duration(seconds):
-            raise ConfigurationError(f"{name} must be a positive number of seconds, not {seconds!r}")
-    for name, count in (("max_output_bytes", max_output_bytes), ("max_parallel", max_parallel)):
-        if type(count) is not int or count < 1:
-            raise ConfigurationError(f"{name} must be a whole number from 1 on, not {count!r}")
+    require_seconds("timeout", timeout)
+    require_seconds("approval_ttl", approval_ttl)
+    require_whole("max_output_bytes", max_output_bytes)
+    require_whole("max_parallel", max_parallel)
 
 
 def _require_text(call_id: str) -> None:

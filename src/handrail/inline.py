@@ -30,8 +30,9 @@ from handrail.changes.changeset import ChangeSet
 from handrail.changes.keeper import ChangeKeeper
 from handrail.errors import ChangeError, OverlayRefused, PathEscape, PathUnusable, SandboxError, WriteRefused
 from handrail.guard import FilesystemGuard
+from handrail.numbers import MOST_SECONDS, require_seconds, require_whole
 from handrail.sandbox.bodies import how_it_ended
-from handrail.sandbox.profile import SandboxProfile, profile_for
+from handrail.sandbox.profile import SandboxProfile, profile_for, require_limits
 from handrail.sandbox.staging import Stage, Staging
 from handrail.sandbox.supervisor import CellResult, InlineCode, Supervisor
 from handrail.schema import ArgumentsInvalid, Schema, decode_arguments, decode_json, json_text
@@ -191,7 +192,8 @@ class InlineToolExecutor:
     ``limits`` are the other limits of each call. ``supervisor`` keeps the cells; without one, the executor starts its
     own at the first call and ends it in :meth:`close`. ``allow_reduced`` accepts the second tier of walls.
     ``read_only_dirs`` and ``environment`` are what cells may see of the host besides the interpreter. ``staging`` says
-    on what tools that write are staged.
+    on what tools that write are staged. Raises :class:`~handrail.errors.ConfigurationError` for a number that cannot
+    work.
     """
 
     def __init__(
@@ -206,9 +208,12 @@ class InlineToolExecutor:
         environment: Mapping[str, str] | None = None,
         staging: Staging | None = None,
     ) -> None:
+        require_seconds("max_runtime_seconds", max_runtime_seconds)
+        require_whole("max_output_bytes", max_output_bytes)
         self.max_runtime_seconds = max_runtime_seconds
         self.max_output_bytes = max_output_bytes
-        self._limits = limits if limits is not None else Limits(cpu_s=max_runtime_seconds + 1)
+        self._limits = limits if limits is not None else Limits(cpu_s=min(max_runtime_seconds + 1, MOST_SECONDS))
+        require_limits(self._limits)
         self._allow_reduced = allow_reduced
         self._given = supervisor
         self._own: Supervisor | None = None

@@ -20,7 +20,6 @@ from handrail.definition import Replay as Replay
 from handrail.definition import RiskLevel as RiskLevel
 from handrail.definition import ToolDef as ToolDef
 from handrail.definition import is_customary_path as is_customary_path
-from handrail.definition import is_duration as is_duration
 from handrail.errors import ToolDefinitionError
 from handrail.host import HostBody
 

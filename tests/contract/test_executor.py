@@ -555,5 +555,5 @@ def test_an_executor_takes_no_time_that_never_ends_or_never_begins(name: str, va
 @pytest.mark.parametrize("name", ["max_output_bytes", "max_parallel"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, "8", None, True])
 def test_an_executor_with_room_for_nothing_is_refused_and_does_not_wait_for_ever(name: str, value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"^{name} must be a whole number from 1 on"):
+    with pytest.raises(ConfigurationError, match=f"^{name} must be a whole number from 1 to"):
         ToolExecutor(ToolRegistry(), **{name: value})

@@ -237,3 +237,19 @@ def test_a_port_that_is_none_is_a_matter_of_usage(place: Path, port: str) -> Non
     done = handrail(place, "serve", "--http", port)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("run", "--max-turns", "0", "go"), "--max-turns"),
+        (("run", "--max-tokens", "-1", "go"), "--max-tokens"),
+        (("run", "--max-seconds", "nan", "go"), "--max-seconds"),
+        (("proxy", "--timeout", "inf", "--", "cat"), "--timeout"),
+        (("proxy", "--start-timeout", "0", "--", "cat"), "--start-timeout"),
+    ],
+)
+def test_a_number_that_cannot_work_is_refused_by_its_options_name(place: Path, words: tuple[str, ...], name: str):
+    done = handrail(place, *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"handrail: {name} must be a "), done.stderr

@@ -203,3 +203,13 @@ def test_prune_keeps_what_is_left_verifiable(place: Place) -> None:
     place.pay(7)
     (found,) = place.journal("verify", "--json")
     assert (found["records"], found["sequence"]) == (3, 6)
+
+
+@pytest.mark.parametrize("days", ["nan", "inf", "-1", "1e12"])
+def test_prune_takes_no_age_that_is_none(place: Place, days: str) -> None:
+    place.pay(5)
+    done = place.handrail("journal", "prune", "--older-than", days)
+    assert done.returncode == 2
+    assert "--older-than must be a number of days from 0 on, at most 1000000000, not " in done.stderr
+    (found,) = place.journal("verify", "--json")
+    assert found["records"] == 3

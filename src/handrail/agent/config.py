@@ -12,6 +12,7 @@ from handrail.executor import ToolExecutor
 from handrail.journal.protocol import CallJournal
 from handrail.models.client import ModelClient
 from handrail.models.retry import RetryPolicy
+from handrail.numbers import require_seconds, require_whole
 from handrail.workspace import AnyPath, Workspace
 
 
@@ -26,6 +27,8 @@ class AgentConfig:
     ``instructions`` are added to the standing ones. ``transcripts``: where runs are kept; the default is the user's
     state directory. ``project_notes``: the workspace's file that is shown to the model as untrusted context, ``None``
     for none. ``context_tokens``: summarise when the conversation is longer than about that many tokens.
+
+    Raises :class:`~handrail.errors.ConfigurationError` for a number that cannot work.
     """
 
     model: ModelClient
@@ -44,3 +47,9 @@ class AgentConfig:
     project_notes: str | None = "AGENTS.md"
     context_tokens: int = 120_000
     max_output_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        require_seconds("timeout", self.timeout)
+        require_whole("context_tokens", self.context_tokens)
+        if self.max_output_tokens is not None:
+            require_whole("max_output_tokens", self.max_output_tokens)

@@ -23,6 +23,7 @@ from enum import StrEnum
 
 from handrail.agent.transcript import Answered, Asked, Ended, Record, Resulted, Summarised
 from handrail.models.client import ModelCall, Usage
+from handrail.numbers import require_seconds, require_whole
 from handrail.schema import ArgumentsInvalid, canonical_bytes, decode_arguments
 
 MAX_PERIOD = 4
@@ -49,7 +50,8 @@ class StopReason(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How far a run may go. ``None``: no limit. ``tokens`` are input and output of the whole run; ``seconds`` are wall
-    time of one ``run`` or ``resume``."""
+    time of one ``run`` or ``resume``. Raises :class:`~handrail.errors.ConfigurationError` for a limit that cannot work.
+    """
 
     turns: int = 50
     errors: int = 30
@@ -58,6 +60,14 @@ class Limits:
     cycles: int = 3
     tokens: int | None = None
     seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("turns", "errors", "consecutive_errors", "identical_failures", "cycles"):
+            require_whole(name, getattr(self, name))
+        if self.tokens is not None:
+            require_whole("tokens", self.tokens)
+        if self.seconds is not None:
+            require_seconds("seconds", self.seconds)
 
 
 _BY_COUNT = (

@@ -39,6 +39,7 @@ from handrail.changes.changeset import ChangeSet, FileState
 from handrail.changes.contents import Blobs, StoreFull
 from handrail.changes.diff import unified_diff
 from handrail.errors import ChangeConflict, ChangeError, ConfigurationError, UndoUnavailable
+from handrail.numbers import require_seconds, require_whole
 from handrail.workspace import Workspace
 
 log = logging.getLogger("handrail")
@@ -109,7 +110,8 @@ class ChangeStore:
     ``max_age`` (seconds) how long an undo is kept. ``area`` opens the one of a path where the directory was before.
     Opening it carries an unfinished commit to its end, also one that was cut off before the directory was moved.
 
-    Raises :class:`~handrail.errors.ConfigurationError` for a state directory inside the workspace.
+    Raises :class:`~handrail.errors.ConfigurationError` for a state directory inside the workspace and for a number
+    that cannot work.
     """
 
     def __init__(
@@ -122,6 +124,8 @@ class ChangeStore:
         clock: Callable[[], float] = time.time,
         area: str | None = None,
     ) -> None:
+        require_whole("max_bytes", max_bytes)
+        require_seconds("max_age", max_age)
         self.workspace = workspace
         self.max_age = max_age
         self._clock = clock

@@ -18,6 +18,7 @@ from handrail.journal import audit
 from handrail.journal.records import Record
 from handrail.journal.recovering import Host, Recovered, recover
 from handrail.journal.sqlite import SqliteJournal, SqliteReader, default_path
+from handrail.numbers import require_seconds
 from handrail.wiring import Settings, open_house
 
 T = TypeVar("T")
@@ -234,6 +235,7 @@ def prune(
 
     Calls whose question was open until before then are ended, answered or not; grants are kept until they are revoked.
     """
+    require_seconds("--older-than", days, zero=True, unit="days")
     before = time.time() - days * 86_400
     cut = _with_journal(_path(workspace, journal), lambda opened: opened.prune(before))
     say("Nothing was dropped." if cut is None else f"Dropped the records up to {cut.sequence}.")

@@ -32,6 +32,7 @@ from handrail.cli.show import say
 from handrail.cli.views import JsonView, View, text_view
 from handrail.errors import ConfigurationError
 from handrail.models.catalog import open_model
+from handrail.numbers import require_seconds, require_whole
 from handrail.tool import Signal
 from handrail.wiring import House, Settings, open_house
 
@@ -71,6 +72,7 @@ def run(
 
     Exit status: 0 done, 1 stopped for another reason, 2 usage, 3 waits for an approval, 130 interrupted.
     """
+    limits = _limits(max_turns, max_tokens, max_seconds)
     interactive = prompt is None and is_terminal(sys.stdin) and is_terminal(sys.stdout) and not json_
     task = None if interactive else _task(prompt, resume)
     settings = Settings(
@@ -87,7 +89,6 @@ def run(
     )
     if settings.mcp and not json_:  # a server may take its time
         say(f"starting {', '.join(settings.mcp)} …", err=True)
-    limits = Limits(turns=max_turns, tokens=max_tokens, seconds=max_seconds)
     with open_house(settings) as house:
         if resume is None:  # a run that is resumed settles them
             tell_interrupted(house)
@@ -97,6 +98,16 @@ def run(
         else:
             status = asyncio.run(_once(agent, task, resume, JsonView() if json_ else text_view()))
     raise typer.Exit(status)
+
+
+def _limits(turns: int, tokens: int | None, seconds: float | None) -> Limits:
+    """How far a run may go, with each number refused under the name it was given by."""
+    require_whole("--max-turns", turns)
+    if tokens is not None:
+        require_whole("--max-tokens", tokens)
+    if seconds is not None:
+        require_seconds("--max-seconds", seconds)
+    return Limits(turns=turns, tokens=tokens, seconds=seconds)
 
 
 def agent_in(house: House, model: str | None, limits: Limits) -> Agent:

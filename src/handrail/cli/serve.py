@@ -27,6 +27,7 @@ from handrail.mcp.approvals import ClientApprover
 from handrail.mcp.catalog import Access, Catalog, ServerSpec, ToolOverride, load_catalog
 from handrail.mcp.http import new_token
 from handrail.mcp.proxy import http_front, joined, name_of, run_door, stdio_front
+from handrail.numbers import require_seconds
 from handrail.tool import RiskLevel
 from handrail.wiring import House, Settings, open_house
 
@@ -123,6 +124,9 @@ def proxy(
     """Put one MCP server behind the corridor: same tools and names, but pinned, checked, walled and journaled."""
     if access not in ("none", "read", "write"):
         raise ConfigurationError(f"--access {access!r} is not one of: none, read, write")
+    if timeout is not None:
+        require_seconds("--timeout", timeout)
+    require_seconds("--start-timeout", start_timeout)
     granted: Access = access
     spec = ServerSpec(
         name=name or name_of(command),

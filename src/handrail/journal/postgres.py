@@ -23,6 +23,7 @@ from handrail.errors import JournalCorrupt, JournalError
 from handrail.journal.ledger import ApprovalRow, CallRow, GrantRow, Operation, Page
 from handrail.journal.records import Head, Record, encode, extended, opening_data
 from handrail.journal.stored import StoredJournal
+from handrail.numbers import require_seconds
 
 LEASE_SECONDS = 30.0
 CHUNK = 2_000
@@ -408,7 +409,8 @@ class PostgresJournal(StoredJournal):
     """The journal ``name`` in the database that ``dsn`` names (a libpq connection string).
 
     ``lease_seconds``: how long an executor that gives no sign of life keeps its calls. Everything else as for
-    :class:`~handrail.journal.stored.StoredJournal`. Raises :class:`~handrail.errors.JournalError`.
+    :class:`~handrail.journal.stored.StoredJournal`. Raises :class:`~handrail.errors.JournalError`, and
+    :class:`~handrail.errors.ConfigurationError` for a lease that cannot work.
     """
 
     def __init__(
@@ -420,6 +422,7 @@ class PostgresJournal(StoredJournal):
         secret_names: Collection[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
+        require_seconds("lease_seconds", lease_seconds)
         store = PostgresStore(dsn, name, lease_seconds)
         super().__init__(store, PostgresReader(dsn, name), secret_names=secret_names, clock=clock)
 

@@ -24,6 +24,7 @@ Rules:
 4. ``{workspace}`` in a command or an environment value is the workspace's path; nothing else is substituted.
 """
 
+import functools
 import os
 import re
 import stat
@@ -36,6 +37,8 @@ import platformdirs
 
 from handrail import stricttoml
 from handrail.errors import CatalogError
+from handrail.numbers import MOST, MOST_SECONDS, require_seconds, require_whole
+from handrail.sandbox.profile import MOST_PROCESSES
 from handrail.tool import Replay, RiskLevel
 
 Access = Literal["none", "read", "write"]
@@ -74,7 +77,8 @@ class ServerSpec:
     ``env_from`` names variables that are copied from ours. ``workspace``, ``read``, ``write`` and ``network`` are what
     the walls let through. ``allowed`` are the tools that are offered (``None``: all). ``timeout`` is seconds for one
     call, ``start_timeout`` for the start and the first answer. ``max_message_bytes`` bounds one message of the server;
-    ``memory_bytes``, ``processes`` and ``cpu_s`` bound its cell.
+    ``memory_bytes``, ``processes`` and ``cpu_s`` bound its cell. Raises
+    :class:`~handrail.errors.ConfigurationError` for a number that cannot work.
     """
 
     name: str
@@ -97,6 +101,15 @@ class ServerSpec:
     start_timeout: float = 60.0
     max_message_bytes: int = DEFAULT_MESSAGE_BYTES
     overrides: Mapping[str, ToolOverride] = field(default_factory=dict[str, ToolOverride])
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None:
+            require_seconds("timeout", self.timeout)
+        require_seconds("start_timeout", self.start_timeout)
+        require_whole("max_message_bytes", self.max_message_bytes)
+        for name, most in (("memory_bytes", MOST), ("processes", MOST_PROCESSES), ("cpu_s", MOST_SECONDS)):
+            if getattr(self, name) is not None:
+                require_whole(name, getattr(self, name), most=most)
 
     @property
     def transport(self) -> Literal["stdio", "http"]:
@@ -213,8 +226,8 @@ def _server(name: str, table: "_Table", workspace: str | None) -> ServerSpec:
         network=table.flag("network"),
         sandbox=cast("Sandbox", table.word("sandbox", ("cell", "none"), "cell")),
         memory_bytes=table.count("memory_bytes"),
-        processes=table.count("processes"),
-        cpu_s=table.count("cpu_s"),
+        processes=table.count("processes", most=MOST_PROCESSES),
+        cpu_s=table.count("cpu_s", most=MOST_SECONDS),
         url=url,
         token_env=table.text("token_env"),
         headers=table.text_map("headers"),
@@ -342,19 +355,19 @@ class _Table:
         return value
 
     def seconds(self, key: str) -> float | None:
-        return self._number(key, (int, float), float)
+        given = self._number(key, require_seconds)
+        return None if given is None else float(given)
 
-    def count(self, key: str) -> int | None:
-        return self._number(key, (int,), int)
+    def count(self, key: str, *, most: int = MOST) -> int | None:
+        return self._number(key, functools.partial(require_whole, most=most))
 
-    def _number(self, key: str, kinds: tuple[type, ...], make: Callable[[Any], Any]) -> Any:
+    def _number(self, key: str, require: Callable[..., None]) -> Any:
         self._asked.add(key)
         value = self._values.get(key)
-        if value is None:
-            return None
-        if type(value) not in kinds or not 0 < value < float("inf"):
-            raise self.wrong(key, "must be a positive number")
-        return make(value)
+        if value is not None:
+            place = ".".join(part for part in (self._path, key) if part)
+            require(place, value, refusal=functools.partial(CatalogError, file=self._file))
+        return value
 
     def _string(self, key: str, value: Any) -> str:
         if type(value) is not str:

@@ -28,6 +28,7 @@ from handrail.models.client import (
 from handrail.models.failure import model_error
 from handrail.models.projection import Projections
 from handrail.names import MODEL_NAME
+from handrail.numbers import require_seconds
 
 DEFAULT_MAX_TOKENS = 16_384
 _CACHE = {"type": "ephemeral"}
@@ -50,6 +51,7 @@ class Anthropic:
         timeout: float = 120.0,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
+        require_seconds("timeout", timeout)
         self.name = f"{provider}:{model}"
         self._model = model
         self._stream = stream

@@ -26,6 +26,7 @@ import platformdirs
 from handrail import stricttoml
 from handrail.errors import ConfigurationError
 from handrail.models.client import ModelClient
+from handrail.numbers import require_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,8 @@ def _from_table(name: str, table: Any, path: str) -> tuple[str, str, Endpoint]:
     if provider not in ENDPOINTS or not isinstance(model, str):
         raise ConfigurationError(f"{where} needs a model, and a provider out of: {', '.join(ENDPOINTS)}")
     known = ENDPOINTS[cast("str", provider)]
+    if "timeout" in given:
+        require_seconds(f"{where}: timeout", given["timeout"])
     options = {key: given[key] for key in ("stream", "timeout", "extra", "max_tokens_field") if key in given}
     endpoint = replace(
         known,

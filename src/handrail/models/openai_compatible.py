@@ -28,6 +28,7 @@ from handrail.models.client import (
 )
 from handrail.models.failure import model_error
 from handrail.models.projection import Projections
+from handrail.numbers import require_seconds
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -51,6 +52,7 @@ class OpenAICompatible:
         max_tokens_field: str = "max_completion_tokens",
         extra: Mapping[str, Any] | None = None,
     ) -> None:
+        require_seconds("timeout", timeout)
         self.name = f"{provider}:{model}"
         self._model = model
         self._stream = stream

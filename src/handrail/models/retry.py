@@ -15,15 +15,27 @@ import anyio
 
 from handrail.errors import ModelError
 from handrail.models.client import ModelClient, ModelEvent, ModelRequest, as_utf8
+from handrail.numbers import require_seconds, require_whole
+
+MOST_ATTEMPTS = 1_000
+"""The wait doubles each time, and doubled oftener than that it is no number any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how long. Times in seconds."""
+    """How often and how long. Times in seconds; 0 waits for nothing.
+
+    Raises :class:`~handrail.errors.ConfigurationError` for a number that cannot work.
+    """
 
     attempts: int = 4
     base: float = 0.5
     max_wait: float = 60.0
+
+    def __post_init__(self) -> None:
+        require_whole("attempts", self.attempts, most=MOST_ATTEMPTS)
+        require_seconds("base", self.base, zero=True)
+        require_seconds("max_wait", self.max_wait, zero=True)
 
     def wait_before(self, attempt: int, error: ModelError, jitter: float) -> float | None:
         """Seconds to wait before request number ``attempt`` (2 is the first repetition); ``None``: do not repeat.

@@ -22,7 +22,7 @@ from anyio import to_thread
 from handrail.errors import ChangeError, OverlayRefused
 from handrail.outcome import FullOutput, Reason, ToolOutcome
 from handrail.output import open_private_directory
-from handrail.sandbox.profile import SandboxProfile, profile_for
+from handrail.sandbox.profile import SandboxProfile, profile_for, require_limits
 from handrail.sandbox.staging import Stage, Staging, staged_effect
 from handrail.sandbox.supervisor import CellResult, Program, Supervisor
 from handrail.schema import ArgumentsInvalid, JsonObject, decode_json
@@ -97,6 +97,7 @@ class CellBody:
         self._cells = cells
         self._program = program
         self._capability = capability
+        require_limits(limits)
         self._limits = limits
         self._preload = preload
         self._identity = dict(identity or {})

@@ -39,6 +39,8 @@ CHUNK = 1 << 16
 LAST_FRAME = 4096
 SMALL_RESULT = 1024
 AFTER_KILL_S = 5.0
+LONGEST_WAIT_S = 3600.0
+"""One wait of the kernel's is counted in 31 bits of milliseconds, and a call may take longer than that."""
 UNHEARD_S = 0.02
 """So long a call's output may wait in its pipe: most calls have ended by then, and each wake costs a call two turns."""
 
@@ -279,7 +281,7 @@ def _patience_ms(run: Run) -> float:
     """How long nothing needs to be looked at."""
     if run.killed_for is not None:
         return AFTER_KILL_S * 1000
-    left = max(run.deadline - time.monotonic(), 0)
+    left = min(max(run.deadline - time.monotonic(), 0), LONGEST_WAIT_S)
     return min(left, INTERVAL_S if run.lookout is not None else left) * 1000
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from handrail.errors import ConfigurationError
+from handrail.numbers import require_seconds, require_whole
 from handrail.tool import Capability
 from handrail_cell.wire import Limits
 
@@ -38,6 +39,8 @@ class SandboxProfile:
     copy_bytes: int = 0
 
     def __post_init__(self) -> None:
+        require_limits(self.limits)
+        require_whole("copy_bytes", self.copy_bytes, least=0)
         if self.access != "none" and self.workspace is None:
             raise ConfigurationError(f"access {self.access!r} needs a workspace")
         for path in (*([self.workspace] if self.workspace else []), *self.read_only_dirs):
@@ -47,6 +50,22 @@ class SandboxProfile:
     def with_(self, **changes: Any) -> "SandboxProfile":
         """A copy with some fields changed, checked again."""
         return replace(self, **changes)
+
+
+MOST_PROCESSES = 2**22
+"""As many as one kernel ever has."""
+MOST_OPEN_FILES = 2**20
+"""As many as a kernel lets one process have, unless it was told otherwise."""
+
+
+def require_limits(limits: Limits) -> None:
+    """Limits that a kernel can hold. Raises :class:`~handrail.errors.ConfigurationError`, naming one that it cannot."""
+    require_seconds("wall_s", limits.wall_s)
+    require_seconds("cpu_s", limits.cpu_s)
+    for name in ("memory_bytes", "disk_bytes", "file_bytes", "output_bytes"):
+        require_whole(name, getattr(limits, name))
+    require_whole("processes", limits.processes, most=MOST_PROCESSES)
+    require_whole("open_files", limits.open_files, most=MOST_OPEN_FILES)
 
 
 T = TypeVar("T")

@@ -20,6 +20,7 @@ from handrail.changes.changeset import Change, ChangeSet, FileState
 from handrail.changes.commit import PRIVATE_PREFIX, conflict_at
 from handrail.changes.keeper import Contents
 from handrail.errors import ChangeError
+from handrail.numbers import require_whole
 from handrail.sandbox.staging_layer import Entry, parted, readable_directory, state_left
 from handrail.sandbox.staging_moment import Moment
 
@@ -32,6 +33,10 @@ class CopyLimit:
 
     bytes: int = 32 << 20
     names: int = 2_000
+
+    def __post_init__(self) -> None:
+        require_whole("bytes", self.bytes, least=0)
+        require_whole("names", self.names, least=0)
 
     @property
     def room(self) -> int:

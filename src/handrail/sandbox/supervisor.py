@@ -20,6 +20,7 @@ import anyio
 from anyio import from_thread, to_thread
 
 from handrail.errors import SandboxUnavailable
+from handrail.numbers import require_whole
 from handrail.sandbox.cgroups import Absence, Delegation, find_delegation
 from handrail.sandbox.driving import NothingRan, Run, await_walls, drive, enforced_in, read_memory, result_of, send_job
 from handrail.sandbox.ending import Verdict, exit_of
@@ -38,6 +39,9 @@ __all__ = ["CellProcess", "CellResult", "InlineCode", "Program", "ShellCommand",
 TRIES = 3
 """How often a call is tried whose cell dies before its walls stand: then nothing of it has run."""
 
+MOST_POOL = 1_000
+"""Each cell that waits is a process with descriptors of its own."""
+
 
 class Supervisor:
     """Owns the warm parents and the pool of parked cells. One per host process; thread-safe; close it when done.
@@ -47,6 +51,7 @@ class Supervisor:
     ``allow_reduced`` lets a profile with ``minimum_tier="reduced"`` run behind the weaker walls
     where the full ones cannot be had. ``cgroup`` is the directory of a version 2 control group to put cells with
     programs beneath; without it, one that is delegated to this process, if any. Raises
+    :class:`~handrail.errors.ConfigurationError` for a number that cannot work, and
     :class:`~handrail.errors.SandboxUnavailable` from a call, never from the constructor: nothing is started before it
     is needed.
     """
@@ -54,6 +59,8 @@ class Supervisor:
     def __init__(
         self, *, pool_size: int = 2, pool_most: int = 8, allow_reduced: bool = False, cgroup: str | None = None
     ) -> None:
+        require_whole("pool_size", pool_size, least=0, most=MOST_POOL)
+        require_whole("pool_most", pool_most, least=0, most=MOST_POOL)
         self._allow_reduced = allow_reduced
         self._full_refused = ""
         self._cgroup = cgroup
