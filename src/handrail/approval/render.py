@@ -2,8 +2,8 @@
 
 Rules:
 
-1. No byte of it can steer a terminal. Controls (C0, C1, DEL), bidi marks, invisible and unassigned characters,
-   surrogates, private use, odd spaces and line separators are shown as ``\\n``, ``\\t``, ``\\x1b``, ``\\u202e`` …
+1. No byte of it can steer a terminal: what is hidden (:mod:`~handrail.hidden`) is shown as ``\\n``, ``\\t``,
+   ``\\x1b``, ``\\u202e`` …
 2. A backslash is shown as ``\\\\``, so that no text can spell an escape that is not there.
 3. It is shown as one quoted line (:func:`quoted`), so that no text can look like part of the question.
 4. A run of the same escape longer than a few is counted: ``\\[510×\\n]``. (No text can spell that, by rule 2.)
@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from handrail.hidden import escape, is_hidden
 from handrail.schema import json_text
 
 MAX_VALUE_CHARACTERS = 2_000
@@ -27,8 +28,6 @@ MAX_COMBINING = 2
 
 _NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\", '"': '\\"'}
 _PLAIN = re.compile(r"[ !#-\[\]-~]*\Z")  # printable ASCII without the quote and the backslash
-_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_INVISIBLE = frozenset("\u00ad\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")  # letters that draw nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +38,6 @@ class Shown:
     complete: bool
 
 
-def is_hidden(character: str) -> bool:
-    """Whether this character would draw nothing, move something, or look like a plain space."""
-    if " " <= character <= "~":
-        return False
-    if character in _INVISIBLE or 0xFE00 <= ord(character) <= 0xFE0F or 0xE0100 <= ord(character) <= 0xE01EF:
-        return True
-    category = unicodedata.category(character)
-    return category in _HIDDEN_CATEGORIES or category == "Zs"
-
-
 def escaped(text: str) -> str:
     """``text`` with rules 1, 2 and 4 applied; also ``"`` is escaped, so that it can stand between quotes."""
     if _PLAIN.match(text):
@@ -57,7 +46,7 @@ def escaped(text: str) -> str:
     last, run, combining = "", 0, 0
     for character in text:
         combining = combining + 1 if unicodedata.combining(character) else 0
-        piece = _escape(character, combining)
+        piece = _piece(character, combining)
         if piece is last or (piece == last and len(piece) > 1):
             run += 1
             continue
@@ -72,24 +61,13 @@ def visible(line: str) -> str:
     return escaped(line).replace('\\"', '"')
 
 
-def printable(text: str) -> str:
-    """``text`` of several lines under rule 1: line ends and tabs stay, what else is hidden becomes ``\\u{…}``."""
-    if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
-        return text
-    return "".join(
-        character if character in "\n\t" or not is_hidden(character) else f"\\u{{{ord(character):x}}}"
-        for character in text
-    )
-
-
-def _escape(character: str, combining: int) -> str:
+def _piece(character: str, combining: int) -> str:
     named = _NAMED.get(character)
     if named is not None:
         return named
     if not is_hidden(character) and combining <= MAX_COMBINING:
         return character
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return escape(character)
 
 
 def _end_run(pieces: list[str], piece: str, run: int) -> None:

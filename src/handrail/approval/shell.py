@@ -21,7 +21,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from handrail.approval.render import is_hidden
+from handrail.hidden import is_hidden
 
 MAX_CHARACTERS = 4_096
 MAX_WORDS = 256

@@ -1,8 +1,8 @@
 """ChangeSets for people: a unified diff, a short tree, one line each.
 
-Everything here returns plain text that still holds whatever the files hold. Whoever shows it on a terminal must pass
-it through :func:`visible` (or a renderer that does as much), because a changed file may carry escape sequences. Names
-are different: they are quoted here already, since a line feed in a name could forge a line of the diff.
+Everything here returns plain text that still holds whatever the files hold. Whoever shows it on a terminal must make
+what is hidden in it visible, line by line, because a changed file may carry escape sequences; a line ends at a line
+feed only. Names are different: they are quoted here already, since a line feed in one could forge a line of the diff.
 
 Nothing here is ever huge: a file above :data:`MAX_FILE_BYTES` is summarised, and so is what follows after
 :data:`MAX_DIFF_BYTES` of text.
@@ -11,10 +11,10 @@ Nothing here is ever huge: a file above :data:`MAX_FILE_BYTES` is summarised, an
 import difflib
 import re
 import stat
-import unicodedata
 from collections.abc import Callable
 
 from handrail.changes.changeset import Change, ChangeSet, FileState
+from handrail.hidden import escape, is_hidden
 
 MAX_FILE_BYTES = 512 * 1024
 MAX_DIFF_BYTES = 200_000
@@ -52,41 +52,21 @@ _MARK = {"create": "+", "delete": "-", "modify": "~", "replace": "~", "mode": "m
 def quoted(path: bytes) -> str:
     """A name on one line: as it is where it is harmless, else in quotes with escapes, as git does."""
     text = path.decode("utf-8", "surrogateescape")
-    if text == visible(text) and not any(mark in text for mark in '\n\t"\\'):
-        return text
-    inner = "".join(_escaped_in_name(mark) for mark in text)
-    return f'"{inner}"'
+    inner = "".join(_in_quotes(character) for character in text)
+    return text if inner == text else f'"{inner}"'
 
 
-def _escaped_in_name(mark: str) -> str:
-    number = ord(mark)
+def _in_quotes(character: str) -> str:
+    number = ord(character)
     if 0xDC80 <= number <= 0xDCFF:  # a byte that is not UTF-8
         return f"\\x{number - 0xDC00:02x}"
-    if mark in '"\\':
-        return "\\" + mark
-    return {"\n": "\\n", "\t": "\\t"}.get(mark) or visible(mark)
+    named = _NAMED.get(character)
+    if named is not None:
+        return named
+    return escape(character) if is_hidden(character) else character
 
 
-def visible(text: str) -> str:
-    """``text`` with every character that could move, hide or reorder others shown as an escape; tab and line feed stay.
-
-    Those are the Unicode categories Cc (controls), Cf (format: bidirectional marks, zero-width), Cs (lone surrogates),
-    Zl and Zp (other line separators).
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(mark if _harmless(mark) else _escape(mark) for mark in text)
-
-
-def _harmless(mark: str) -> bool:
-    return mark in "\n\t" or unicodedata.category(mark) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def _escape(mark: str) -> str:
-    number = ord(mark)
-    if number <= 0xFF:
-        return f"\\x{number:02x}"
-    return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"
+_NAMED = {"\n": "\\n", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
 
 
 def _one(change: Change, content: Content) -> str:

@@ -8,10 +8,11 @@ import anyio
 import platformdirs
 import typer
 
-from handrail.approval.render import escaped, printable
+from handrail.approval.render import escaped
 from handrail.cli.options import JsonOption, McpConfigOption, WeakerOption, WorkspaceOption
 from handrail.cli.show import json_line, say
 from handrail.errors import ConfigurationError
+from handrail.hidden import printable
 from handrail.mcp.catalog import ServerSpec, load_catalog
 from handrail.mcp.client import McpServer
 from handrail.mcp.joining import PINS_FILE, servers_for

@@ -27,11 +27,12 @@ from handrail.agent.valves import StopReason
 from handrail.approval.console import ConsoleApprover
 from handrail.approval.decision import ApprovalRequest, Approve, Approver, Decision, Modify, Reject
 from handrail.approval.inbox import Inbox
-from handrail.approval.render import printable
 from handrail.changes.store import Committed
+from handrail.cli.show import show_diff
 from handrail.cli.undo import undo
 from handrail.cli.views import View, one_line, text_view
 from handrail.errors import ConfigurationError, HandrailError
+from handrail.hidden import printable
 from handrail.outcome import ToolOutcome
 from handrail.output import open_private_directory
 from handrail.tool import Signal
@@ -196,9 +197,7 @@ class Session:
         if not entries:
             self._say("nothing was changed in this session", "dim")
         for entry in entries:
-            for line in self._house.changes.diff(entry.changes).splitlines():
-                style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
-                self._console.print(Text(printable(line), style=style), soft_wrap=True)
+            show_diff(self._console, self._house.changes.diff(entry.changes))
 
     async def _undo(self) -> None:
         entries = [entry for entry in self._changes() if entry.call_id not in self._undone]

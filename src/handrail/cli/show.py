@@ -6,8 +6,10 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
-from handrail.approval.render import is_hidden, printable, visible
+from handrail.approval.render import visible
+from handrail.hidden import is_hidden, printable
 from handrail.outcome import ToolOutcome
 
 EXIT_STATUS = {"ok": 0, "error": 1, "pending": 3, "unknown": 4}
@@ -17,6 +19,7 @@ _MARK = {
     "pending": "[yellow]pending[/]",
     "unknown": "[magenta]unknown[/]",
 }
+_DIFF_STYLE = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -51,8 +54,8 @@ def show_outcome(outcome: ToolOutcome) -> None:
     """
     out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False)
     if outcome.text:
-        for line in outcome.text.splitlines() if out.is_terminal else ():
-            out.print(visible(line), markup=False)
+        for line in text_lines(outcome.text) if out.is_terminal else ():
+            out.print(line, markup=False)
         if not out.is_terminal:
             typer.echo(outcome.text, nl=not outcome.text.endswith("\n"))
     if outcome.changes is not None and outcome.changes.diff:
@@ -63,9 +66,21 @@ def show_outcome(outcome: ToolOutcome) -> None:
     err.print(said, soft_wrap=True)  # an id or a path is there to be copied
 
 
+def text_lines(text: str) -> list[str]:
+    """Untrusted text as lines fit for a screen. A line ends at a line feed, so no other separator can begin one."""
+    return [visible(line) for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def diff_lines(diff: str) -> list[Text]:
+    """A unified diff as lines in colour, as :func:`text_lines` makes them: no character of a file can forge one."""
+    return [Text(line, style=_diff_style(line)) for line in text_lines(diff)]
+
+
+def _diff_style(line: str) -> str:
+    return "bold" if line.startswith(("+++", "---")) else _DIFF_STYLE.get(line[:1], "")
+
+
 def show_diff(console: Console, diff: str) -> None:
-    """A unified diff in colour. Its text is untrusted: every line is made visible first."""
-    styles = {"+": "green", "-": "red", "@": "cyan"}
-    for line in diff.splitlines():
-        style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1])
-        console.print(visible(line), style=style, markup=False, soft_wrap=True)
+    """Print a unified diff in colour."""
+    for line in diff_lines(diff):
+        console.print(line, soft_wrap=True)

@@ -35,15 +35,14 @@ from handrail.agent.events import (
     event_to_json,
 )
 from handrail.agent.valves import StopReason
-from handrail.approval.render import printable
-from handrail.cli.show import json_line
+from handrail.cli.show import diff_lines, json_line
+from handrail.hidden import printable
 from handrail.outcome import ToolOutcome
 from handrail.schema import ArgumentsInvalid, decode_arguments
 
 SLOW_SECONDS = 1.0
 MAX_DIFF_LINES = 80
 _STYLE = {"ok": "green", "error": "red", "unknown": "magenta", "pending": "yellow"}
-_DIFF_STYLE = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def one_line(text: str, limit: int = 60) -> str:
@@ -251,10 +250,9 @@ class TextView:
         changes = outcome.changes
         if changes is None or not changes.committed:
             return
-        lines = changes.diff.splitlines()
+        lines = diff_lines(changes.diff)
         for line in lines[:MAX_DIFF_LINES]:
-            bold = line.startswith(("+++", "---"))
-            self._print(Text("  " + printable(line), style="bold" if bold else _DIFF_STYLE.get(line[:1], "")))
+            self._print(Text("  ", style=line.style).append_text(line))
         if len(lines) > MAX_DIFF_LINES:
             self._note(f"  … {len(lines) - MAX_DIFF_LINES} more lines", "dim")
 
@@ -304,7 +302,7 @@ class TextView:
         moving: list[RenderableType] = []
         if self._text:
             room = max(4, self._out.size.height - 4 - len(self._calls))
-            tail = "\n".join(self._text.splitlines()[-room:])
+            tail = "\n".join(self._text.split("\n")[-room:])
             moving.append(Markdown(printable(tail), hyperlinks=False))
         now = time.monotonic()
         for call in self._calls.values():

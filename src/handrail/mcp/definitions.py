@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from handrail.approval.render import is_hidden, printable
 from handrail.errors import ToolDefinitionError
+from handrail.hidden import is_hidden, printable
 from handrail.mcp.catalog import ServerSpec
 from handrail.names import model_name
 from handrail.schema import ArgumentsInvalid, Schema, canonical_bytes, copy_json, digest_of

@@ -15,9 +15,9 @@ import mcp_types as types
 from mcp import MCPError
 
 from handrail.approval.decision import ApprovalRequest, Approve, Approver, Modify, Reject
-from handrail.approval.render import printable
 from handrail.call import new_call_id
 from handrail.errors import ToolDefinitionError
+from handrail.hidden import printable
 from handrail.mcp.approvals import Ask
 from handrail.schema import Schema, digest_of
 from handrail.tool import RiskLevel

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handrail.approval.render import arguments_lines, block_lines, escaped, is_hidden, quoted, visible
+from handrail.approval.render import arguments_lines, block_lines, escaped, quoted, visible
+from handrail.hidden import is_hidden
 
 nasty = st.text(
     st.sampled_from(
