@@ -71,3 +71,22 @@ class ModestAdapter(CarelessAdapter):
 
     def crash_first(self, directory: str, function: Callable[[], str]) -> None:
         raise NotOffered("keeps no record")
+
+
+class BrokenAdapter(CarelessAdapter):
+    """Carries nothing out, however right it is: it keeps no promise by that."""
+
+    def typed(self, function: Callable[..., Any]) -> Invoke:
+        return lambda raw: Answer("no", failed=True)
+
+    def raw(self, schema: Mapping[str, Any], function: Callable[[Mapping[str, Any]], str]) -> Invoke:
+        raise ValueError("no schema is good enough")
+
+    def timed(self, source: str, directory: str, timeout: float) -> Invoke:
+        return self.typed(print)
+
+    def approve_then_swap(self, approved: str, swapped: str, function: Callable[[str], str]) -> None:
+        """Runs nothing."""
+
+    def crash_first(self, directory: str, function: Callable[[], str]) -> None:
+        """Runs nothing."""

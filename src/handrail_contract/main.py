@@ -27,14 +27,18 @@ def measure(name: str) -> dict[str, Any]:
     try:
         adapter = load(name)
     except ImportError as error:
-        rows = [Row(probe, promise, "cannot run", str(error)) for probe, (promise, _) in PROBES.items()]
-        return {"name": name, "version": None, "settings": "", "rows": [row.to_json() for row in rows]}
+        return _not_measured(name, str(error))
     return {
         "name": name,
         "version": _version(adapter.package),
         "settings": adapter.settings,
         "rows": [run_probe(probe, adapter).to_json() for probe in PROBES],
     }
+
+
+def _not_measured(name: str, why: str) -> dict[str, Any]:
+    rows = [Row(probe, promise, "cannot run", why).to_json() for probe, (promise, _) in PROBES.items()]
+    return {"name": name, "version": None, "settings": "", "rows": rows}
 
 
 def _version(package: str) -> str | None:
@@ -55,8 +59,7 @@ def _measure_apart(name: str, python: str) -> dict[str, Any]:
             done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
         return json.loads(done.stdout.strip().splitlines()[-1])
     except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        rows = [Row(probe, promise, "cannot run", repr(error)[:200]) for probe, (promise, _) in PROBES.items()]
-        return {"name": name, "version": None, "settings": "", "rows": [row.to_json() for row in rows]}
+        return _not_measured(name, repr(error)[:200])
 
 
 def score(column: dict[str, Any]) -> tuple[int, int]:

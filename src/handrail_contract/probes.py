@@ -39,6 +39,10 @@ class Row:
         return asdict(self)
 
 
+class ControlFailed(Exception):
+    """What is right was not carried out either, so a refusal would say nothing: the row cannot be measured."""
+
+
 Probe = Callable[[Adapter], tuple[bool, str]]
 PROBES: dict[str, tuple[str, Probe]] = {}
 
@@ -58,6 +62,8 @@ def run_probe(name: str, adapter: Adapter) -> Row:
         held, evidence = probe(adapter)
     except NotOffered as reason:
         return Row(name, promise, "not offered", str(reason))
+    except ControlFailed as reason:
+        return Row(name, promise, "cannot run", str(reason))
     except Exception as error:  # noqa: BLE001 - a peer may raise anything
         return Row(name, promise, "cannot run", f"{type(error).__name__}: {error}"[:300])
     return Row(name, promise, "held" if held else "broke", evidence)
@@ -84,7 +90,7 @@ def _typed_call(adapter: Adapter, raw: str) -> tuple[bool, str]:
     invoke = adapter.typed(probe)
     control = _attempt(invoke, '{"n": 1, "flag": true, "s": "a"}')
     if entered != [(1, True, "a")]:
-        return False, f"the control call did not run: {control}"
+        raise ControlFailed(f"the control call did not run: {control}")
     entered.clear()
     said = _attempt(invoke, raw)
     return not entered, f"handler ran with {entered[0]!r}" if entered else f"refused: {said}"
@@ -132,7 +138,7 @@ def _strict_annotations(adapter: Adapter) -> tuple[bool, str]:
     invoke = adapter.typed(probe)
     control = _attempt(invoke, '{"n": 1, "flag": true}')
     if entered != [(1, True)]:
-        return False, f"the control call did not run: {control}"
+        raise ControlFailed(f"the control call did not run: {control}")
     for raw in ('{"n": "42", "flag": true}', '{"n": true, "flag": true}', '{"n": 1, "flag": "yes"}'):
         entered.clear()
         said = _attempt(invoke, raw)
@@ -168,7 +174,12 @@ def _nan(adapter: Adapter) -> tuple[bool, str]:
         entered.append(x)
         return "done"
 
-    said = _attempt(adapter.typed(probe), '{"x": NaN}')
+    invoke = adapter.typed(probe)
+    control = _attempt(invoke, '{"x": 1.5}')
+    if entered != [1.5]:
+        raise ControlFailed(f"the control call did not run: {control}")
+    entered.clear()
+    said = _attempt(invoke, '{"x": NaN}')
     return not entered, f"handler ran with {entered[0]!r}" if entered else f"refused: {said}"
 
 
@@ -200,12 +211,17 @@ def _raw_call(adapter: Adapter, schema: Mapping[str, Any], raw: str) -> tuple[li
     return entered, _attempt(invoke, raw)
 
 
+def _raw_control(adapter: Adapter, schema: Mapping[str, Any]) -> None:
+    """First, that a good schema is accepted and a call that fits it enters the handler."""
+    entered, said = _raw_call(adapter, schema, '{"n": 1}')
+    if entered != [{"n": 1}]:
+        raise ControlFailed(f"the control call did not run: {said}")
+
+
 @_probe("raw schema: violating arguments", "arguments that break a raw schema never enter the handler")
 def _violating(adapter: Adapter) -> tuple[bool, str]:
     schema = _object({"n": {"type": "integer", "minimum": 0}})
-    control, said = _raw_call(adapter, schema, '{"n": 1}')
-    if control != [{"n": 1}]:
-        return False, f"the control call did not run: {said}"
+    _raw_control(adapter, schema)
     for raw in ('{"n": "x"}', '{"n": -5}', "{}", '{"n": 1, "extra": 2}'):
         entered, said = _raw_call(adapter, schema, raw)
         if entered:
@@ -215,12 +231,14 @@ def _violating(adapter: Adapter) -> tuple[bool, str]:
 
 @_probe("raw schema: nonsense type", 'a schema that says "type": "intteger" is refused at registration')
 def _nonsense(adapter: Adapter) -> tuple[bool, str]:
+    _raw_control(adapter, _object({"n": {"type": "integer"}}))
     entered, said = _raw_call(adapter, _object({"n": {"type": "intteger"}}), '{"n": 1}')
     return said.startswith("registration refused"), f"handler ran with {entered[0]!r}" if entered else said
 
 
 @_probe("raw schema: remote reference", "a remote $ref makes no request and never lets arguments pass unchecked")
 def _remote_reference(adapter: Adapter) -> tuple[bool, str]:
+    _raw_control(adapter, _object({"n": {"type": "integer"}}))
     with _listener() as (port, hits):
         schema = _object({"n": {"$ref": f"http://127.0.0.1:{port}/schema.json"}})
         entered, said = _raw_call(adapter, schema, '{"n": {"anything": 1}}')
@@ -270,8 +288,7 @@ with open(os.path.join({directory!r}, "effect"), "w") as file:
 @_probe("timeout: control", f"after {TIMEOUT_S:g} s the caller has control back, whatever synchronous code does")
 def _timeout_control(adapter: Adapter) -> tuple[bool, str]:
     with tempfile.TemporaryDirectory() as directory:
-        invoke = adapter.timed(_BUSY.format(seconds=0, directory=directory), directory, TIMEOUT_S + 10)
-        _attempt(invoke, "{}")  # a warm start, so that imports are not what is measured
+        _timed_control(adapter, directory)
         invoke = adapter.timed(_BUSY.format(seconds=WORK_S, directory=directory), directory, TIMEOUT_S)
         started = time.monotonic()
         said = _attempt(invoke, "{}")
@@ -283,17 +300,22 @@ def _timeout_control(adapter: Adapter) -> tuple[bool, str]:
 @_probe("timeout: effect", "what the code would have done after its timeout does not happen")
 def _timeout_effect(adapter: Adapter) -> tuple[bool, str]:
     with tempfile.TemporaryDirectory() as directory:
-        control = adapter.timed(_BUSY.format(seconds=0, directory=directory), directory, 30.0)
-        _attempt(control, "{}")
-        effect = os.path.join(directory, "effect")
-        if not os.path.exists(effect):
-            return False, "the control call had no effect"
-        os.unlink(effect)
+        effect = _timed_control(adapter, directory)
         started = time.monotonic()
         _attempt(adapter.timed(_BUSY.format(seconds=WORK_S, directory=directory), directory, TIMEOUT_S), "{}")
         _wait_out(started)
         happened = os.path.exists(effect)
     return not happened, "the effect happened afterwards" if happened else "no effect"
+
+
+def _timed_control(adapter: Adapter, directory: str) -> str:
+    """First, that the code has its effect in time: a warm start, too. Returns the effect's path, cleared."""
+    said = _attempt(adapter.timed(_BUSY.format(seconds=0, directory=directory), directory, 30.0), "{}")
+    effect = os.path.join(directory, "effect")
+    if not os.path.exists(effect):
+        raise ControlFailed(f"the control call had no effect: {said}")
+    os.unlink(effect)
+    return effect
 
 
 def _wait_out(started: float) -> None:
@@ -331,7 +353,7 @@ def _approval_bound(adapter: Adapter) -> tuple[bool, str]:
 
     adapter.approve_then_swap("harmless", "harmless", probe)
     if ran != ["harmless"]:
-        return False, f"the control call did not run once: {ran}"
+        raise ControlFailed(f"the control call did not run once: {ran}")
     ran.clear()
     try:
         adapter.approve_then_swap("harmless", "harmful", probe)
@@ -349,11 +371,11 @@ def _crash(adapter: Adapter) -> tuple[bool, str]:
         if whole.returncode == NOT_OFFERED:
             raise NotOffered(whole.stdout.strip())
         if whole.returncode or _effects(directory) != 1:
-            return False, f"the control run did not end with one effect: {whole.stderr.strip()[-200:]}"
+            raise ControlFailed(f"the control run did not end with one effect: {whole.stderr.strip()[-200:]}")
     with tempfile.TemporaryDirectory() as directory:
         first = _child(adapter, "first", directory)
         if first.returncode != -signal.SIGKILL:
-            return False, f"the first run was not killed in the tool: {first.stderr.strip()[-200:]}"
+            raise ControlFailed(f"the first run was not killed in the tool: {first.stderr.strip()[-200:]}")
         again = _child(adapter, "again", directory)
         effects = _effects(directory)
     if again.returncode:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from careless_adapter import CarelessAdapter, ForgetfulAdapter, GuessingAdapter, ModestAdapter
+from careless_adapter import BrokenAdapter, CarelessAdapter, ForgetfulAdapter, GuessingAdapter, ModestAdapter
 from handrail_contract import probes
 from handrail_contract.adapter import Adapter, Answer
 from handrail_contract.adapters.handrail_ import HandrailAdapter
@@ -49,7 +49,13 @@ def test_a_careless_framework_breaks_every_row(probe: str, monkeypatch: pytest.M
         monkeypatch.setattr(probes, "GRACE_S", 0.0)
     row = probes.run_probe(probe, CarelessAdapter())
     assert row.verdict == "broke", row.evidence
-    assert "the control call did not" not in row.evidence
+
+
+@pytest.mark.parametrize("probe", sorted(probes.PROBES.keys() - {"output: cap"}))  # it is no refusal
+def test_what_carries_out_no_right_call_either_is_not_measured(probe: str) -> None:
+    row = probes.run_probe(probe, BrokenAdapter())
+    assert row.verdict == "cannot run", row.evidence
+    assert "control" in row.evidence
 
 
 @pytest.mark.parametrize("adapter", [GuessingAdapter(), ForgetfulAdapter()], ids=["guesses", "has no words"])
