@@ -25,7 +25,8 @@ from handrail.builtins.bash import bash_plugin
 from handrail.changes.store import ChangeStore
 from handrail.errors import ConfigurationError
 from handrail.executor import ToolExecutor
-from handrail.journal.recovering import Host, Reconcile, Recovered, left_behind
+from handrail.journal.records import Head
+from handrail.journal.recovering import Host, Reconcile, Recovered, forget, left_behind
 from handrail.journal.recovering import recover as recover_journal
 from handrail.journal.sqlite import SqliteJournal, default_path
 from handrail.mcp.catalog import load_catalog
@@ -100,6 +101,16 @@ class House:
             )
         host = Host(roll_forward=self._rolled_forward, drop=self.changes.drop, reconcile=reconcile or {})
         return await recover_journal(self.journal, host)
+
+    async def prune(self, before: float) -> Head | None:
+        """Drop the journal's records older than ``before``, as :meth:`StoredJournal.prune` does.
+
+        Calls that ran staged and were forgotten (see :func:`~handrail.journal.recovering.forget`) are ended first.
+        """
+        if self.journal is None:
+            return None
+        await forget(self.journal, before, self.changes.drop)
+        return await self.journal.prune(before)
 
     async def _rolled_forward(self, call_id: str) -> bool:
         return self.changes.fate(call_id) == "committed"  # opening the store carried unfinished commits to their end

@@ -1,20 +1,38 @@
 """``handrail journal`` as a person meets it: after commands that were killed, in a state directory of their own."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from platformdirs import user_state_dir
 
-from handrail import RiskLevel, ToolDef, ToolExecutor, ToolRegistry, Workspace
+from handrail import (
+    ApprovalRequest,
+    Change,
+    ChangeSet,
+    Effect,
+    FileState,
+    Park,
+    RiskLevel,
+    ToolDef,
+    ToolExecutor,
+    ToolOutcome,
+    ToolRegistry,
+    Workspace,
+)
 from handrail.call import Origin
+from handrail.changes.store import ChangeStore
 from handrail.cli.main import run
 from handrail.journal.sqlite import SqliteJournal, default_path
+from handrail.parked import Answer
 
 
 def pay(arguments: dict[str, Any]) -> str:
@@ -203,6 +221,54 @@ def test_prune_keeps_what_is_left_verifiable(place: Place) -> None:
     place.pay(7)
     (found,) = place.journal("verify", "--json")
     assert (found["records"], found["sequence"]) == (3, 6)
+
+
+class Later:
+    async def decide(self, request: ApprovalRequest) -> Park:
+        return Park()
+
+
+async def staged_and_answered(directory: str, at: float) -> str:
+    """A host's own program, a long time ago: a call that ran staged, its answer, and then nothing any more."""
+
+    def put(arguments: dict[str, Any], job: Any) -> Effect:
+        state = FileState("file", 0o644, 5, job.contents.put(b"hello"))
+        return Effect(ToolOutcome.ok("put"), ChangeSet((Change(b"new.txt", None, state),)))
+
+    tools = ToolRegistry()
+    tools.register_from_def(ToolDef("put", parameters={"type": "object"}), put, staged=True)
+    with Workspace(directory) as workspace, ChangeStore(user_state_dir("handrail"), workspace) as changes:
+        journal = SqliteJournal(default_path(workspace.path), clock=lambda: at)
+        executor = ToolExecutor(
+            tools, workspace=workspace, journal=journal, changes=changes, approver=Later(), clock=lambda: at
+        )
+        waiting = await executor.execute("put", {})
+        assert waiting.approval_id, waiting
+        await journal.answer(waiting.approval_id, Answer(verdict="approve", by="ann", at=at))
+        assert await changes.held(waiting.call_id)
+        executor.close()
+        journal.close()
+    return waiting.call_id
+
+
+def test_prune_ends_a_staged_call_that_was_answered_and_forgotten_and_drops_its_changes(place: Place) -> None:
+    call = asyncio.run(staged_and_answered(str(place.workspace), time.time() - 90 * 86_400))
+    (waits,) = place.journal("recover", "--json")
+    assert (waits["action"], waits["outcome"]) == ("wait", None)
+    assert place.handrail("journal", "prune", "--older-than", "365").stdout == "Nothing was dropped.\n"
+    assert [step["action"] for step in place.journal("recover", "--json")] == ["wait"]
+    place.handrail("journal", "prune", "--older-than", "30")
+    *_, last = place.journal("show", "--call", call, "--json")
+    assert (last["kind"], last["outcome"]["reason"]) == ("settled", "approval_expired")
+    assert "they were dropped and nothing was changed" in last["outcome"]["text"]
+    assert place.journal("recover", "--json") == []
+    with Workspace(place.workspace) as workspace, ChangeStore(user_state_dir("handrail"), workspace) as changes:
+        assert asyncio.run(changes.held(call)) is None
+        assert not (place.workspace / "new.txt").exists()
+    assert place.handrail("journal", "prune", "--older-than", "0").stdout.startswith("Dropped the records up to ")
+    (found,) = place.journal("verify", "--json")
+    assert found["ok"]
+    assert place.journal("show", "--call", call, "--json") == []
 
 
 @pytest.mark.parametrize("days", ["nan", "inf", "-1", "1e12"])

@@ -90,6 +90,25 @@ NEVER = replace(CALL, intent=replace(INTENT, declaration=replace(THEN, replay="n
 WAITS = "it ran staged, and the approval a1 is not used yet"
 PLANS = {
     "answered and not used": (replace(HELD, answered=True), {}, Step(replace(HELD, answered=True), "wait", WAITS)),
+    "answered, and open until within what is kept": (
+        replace(HELD, answered=True),
+        {"now": 300.0, "forgotten": 100.0},
+        Step(replace(HELD, answered=True), "wait", WAITS),
+    ),
+    "answered and forgotten": (
+        replace(HELD, answered=True),
+        {"now": 300.0, "forgotten": 100.1},
+        Step(
+            replace(HELD, answered=True),
+            "expire",
+            "it was answered and then forgotten; its changes are dropped",
+            ToolOutcome.error(
+                "The changes of host:t were answered, and nobody went on with the call; they were dropped and nothing "
+                "was changed.",
+                Reason.APPROVAL_EXPIRED,
+            ),
+        ),
+    ),
     "a question that may still be answered": (HELD, {"now": 99.9}, Step(HELD, "wait", WAITS)),
     "a question whose time is over": (
         HELD,

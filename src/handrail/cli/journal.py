@@ -233,9 +233,15 @@ def prune(
 ) -> None:
     """Drop old records that nothing needs any more; the chain of the rest stays verifiable.
 
-    Calls whose question was open until before then are ended, answered or not; grants are kept until they are revoked.
+    Calls whose question was open until before then are ended, answered or not, and their staged changes are dropped
+    (with --journal, those that have changes are left as they are); grants are kept until they are revoked.
     """
+    path = _path(workspace, journal)
     require_seconds("--older-than", days, zero=True, unit="days")
     before = time.time() - days * 86_400
-    cut = _with_journal(_path(workspace, journal), lambda opened: opened.prune(before))
+    if journal is not None:
+        cut = _with_journal(path, lambda opened: opened.prune(before))
+    else:
+        with open_house(Settings(workspace=workspace, plugins=(), approve="never", door="cli")) as house:
+            cut = asyncio.run(house.prune(before))
     say("Nothing was dropped." if cut is None else f"Dropped the records up to {cut.sequence}.")

@@ -1,7 +1,8 @@
 """Carrying out a recovery plan. The decisions are next door, in ``recovery``.
 
 Opening a journal runs nothing; only :func:`recover` does. Doing it twice changes nothing: what the first settled has an
-end, what it left waiting is left waiting. Calls of processes that live are not touched.
+end, what it left waiting is left waiting. Calls of processes that live are not touched. :func:`forget`
+is for retention, which alone may end what was answered.
 """
 
 import inspect
@@ -144,6 +145,27 @@ async def recover(
     return results
 
 
+async def forget(
+    journal: StoredJournal,
+    before: float,
+    drop: Callable[[str], Awaitable[None]],
+    *,
+    clock: Callable[[], float] = time.time,
+) -> list[Recovered]:
+    """End the calls that ran staged, whose question was open until before ``before``, and with which nobody went on.
+
+    Also those that were answered: they would wait for ever and hold retention back. ``drop`` forgets their changes.
+    """
+    host = Host(drop=drop)
+    results: list[Recovered] = []
+    for row, call in await interrupted(journal, check_chain=False):
+        if row.state == "held" and call.expires_at < before:
+            step = plan(call, None, reconcilable=(), now=clock(), forgotten=before)
+            if step.action == "expire":
+                results.append(await _expired(journal, host, step, call, before))
+    return results
+
+
 def _planned(host: Host, call: Interrupted, now: float) -> Step:
     present = None if host.present is None else host.present(call.intent)
     step = plan(call, present, reconcilable=host.reconcile, now=now, has_tools=host.present is not None)
@@ -210,9 +232,11 @@ async def _unanswered(journal: StoredJournal, *, dry_run: bool) -> list[Recovere
     return results
 
 
-async def _expired(journal: StoredJournal, host: Host, step: Step, call: Interrupted) -> Recovered:
+async def _expired(
+    journal: StoredJournal, host: Host, step: Step, call: Interrupted, forgotten: float = 0.0
+) -> Recovered:
     outcome = (step.outcome or did_not_happen(step.tool)).with_(call_id=step.call_id, tool=step.tool)
-    ended = await journal.expire(step.call_id, call.held_by or "", outcome)
+    ended = await journal.expire(step.call_id, call.held_by or "", outcome, forgotten)
     if ended and host.drop is not None:
         await host.drop(step.call_id)
     return Recovered(step, outcome if ended else None)

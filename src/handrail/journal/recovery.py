@@ -3,7 +3,7 @@
 The evidence decides in this order:
 
 1. It ran staged and its question still waits: nothing is to be done. Nobody answered in time: it did not happen.
-   So it is with a call that waits before it runs.
+   So it is with a call that waits before it runs. One that was answered waits on, until retention calls it forgotten.
 2. Its commit was begun: it is rolled forward. Its commit was ended: it happened.
 3. The persisted and the present declaration both say ``safe``, of the same source, replay key, definition,
    configuration and environment: it runs again. Each difference blocks that with a reason of its own.
@@ -192,15 +192,19 @@ def plan(
     reconcilable: Container[str],
     now: float,
     has_tools: bool = True,
+    forgotten: float = 0.0,
 ) -> Step:
     """What to do about one interrupted call (the rules above).
 
     ``has_tools``: whether this host registers tools at all; one that does not leaves safe calls to one that does.
+    ``forgotten``: a question that was open until before this time is over even if it was answered and nobody went on.
     """
     tool = call.intent.declaration.tool
     if call.held_by is not None:
-        if call.answered or now < call.expires_at:
+        if now < call.expires_at or (call.answered and call.expires_at >= forgotten):
             return Step(call, "wait", f"it ran staged, and the approval {call.held_by} is not used yet")
+        if call.answered:
+            return Step(call, "expire", "it was answered and then forgotten; its changes are dropped", _forgotten(tool))
         return Step(call, "expire", "nobody answered in time; its changes are dropped", _not_approved(tool))
     if call.commit == "begun":
         return Step(call, "roll_forward", "its commit was begun, so it is completed")
@@ -251,5 +255,13 @@ def nobody_knows(tool: str, why: str) -> ToolOutcome:
 def _not_approved(tool: str) -> ToolOutcome:
     return ToolOutcome.error(
         f"Nobody approved the changes of {tool} in time; they were dropped and nothing was changed.",
+        Reason.APPROVAL_EXPIRED,
+    )
+
+
+def _forgotten(tool: str) -> ToolOutcome:
+    return ToolOutcome.error(
+        f"The changes of {tool} were answered, and nobody went on with the call; they were dropped and nothing "
+        "was changed.",
         Reason.APPROVAL_EXPIRED,
     )

@@ -237,11 +237,11 @@ class StoredJournal:
         settlement |= {"epoch": row.epoch, "of": row.intent, "recovery": {"why": why, "evidence": evidence}}
         await self.writer.write(ledger.settle(row.call_id, settlement, self.executor, row.epoch))
 
-    async def expire(self, call_id: str, approval_id: str, outcome: ToolOutcome) -> bool:
-        """End a call whose question was not answered in time; ``False`` where somebody was quicker."""
-        return await self._expire(call_id, approval_id, outcome, 0.0)
+    async def expire(self, call_id: str, approval_id: str, outcome: ToolOutcome, forgotten: float = 0.0) -> bool:
+        """End a call whose question was not answered in time; ``False`` where somebody was quicker.
 
-    async def _expire(self, call_id: str, approval_id: str, outcome: ToolOutcome, forgotten: float) -> bool:
+        ``forgotten``: a question that was open until before this time is over even if it was answered.
+        """
         refusal = self._end("refused", call_id, None, outcome)
         return await self.writer.write(ledger.expire(call_id, approval_id, refusal, self._clock(), forgotten=forgotten))
 
@@ -259,11 +259,12 @@ class StoredJournal:
 
         Nothing holds it back for ever: a call whose question was open until before then, and which nobody went on
         with, is ended now (its records go at a later turn, when its end is old enough); a grant that stands is
-        recorded anew. A call that ran staged and waits for its commit is left to a recovery, which has its changes.
+        recorded anew. A call that ran staged and waits for its commit is left to whoever has its changes
+        (:func:`~handrail.journal.recovering.forget`).
         """
         for parked in await self.lapsed(before):
             outcome = unanswered(parked.tool).with_(call_id=parked.call_id)
-            await self._expire(parked.call_id, parked.approval_id, outcome, before)
+            await self.expire(parked.call_id, parked.approval_id, outcome, before)
         cut = await self._read(lambda: self._cut(before))
         if cut is not None:
             kept = await self._read(lambda: self._standing_grants(cut.sequence))
