@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, overload
 
 from handrail.errors import ToolDefinitionError, ToolError
+from handrail.host import refuse_generator
 from handrail.tool import Capability, Job, Replay, RiskLevel, Signal, Tool, ToolDef, is_customary_path
 from handrail.workspace import Workspace
 
@@ -65,6 +66,7 @@ def _made(function: Callable[..., Any], options: dict[str, Any]) -> Tool:
         raise ToolDefinitionError(f"{function!r} has no name; say name=")
     staged = options.pop("staged", False)
     where = f"tool {name!r}"
+    refuse_generator(function, where)
     shown, given = _parameters(function, where)
     described, about = parsed_docstring(inspect.getdoc(function) or "")
     model = _model(name, shown, about, where)

@@ -27,6 +27,7 @@ class HostBody:
     __slots__ = ("_extra", "_function", "_is_async", "_takes_signal", "configuration", "staged")
 
     def __init__(self, function: Handler, definition: ToolDef, *, staged: bool = False) -> None:
+        refuse_generator(function, f"tool {definition.name!r}")
         self._function = function
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is a handler too
@@ -184,6 +185,16 @@ _EXTRAS: dict[str, Callable[[Job], Any]] = {
     "workspace": lambda job: job.workspace,
     "job": lambda job: job,
 }
+
+
+def refuse_generator(function: Callable[..., Any], where: str) -> None:
+    """Raise :class:`~handrail.errors.ToolDefinitionError` for a function with ``yield``, sync or async.
+
+    Called, it runs nothing; and one call has one result, so nobody would take what it yields.
+    """
+    for entered in (function, getattr(function, "__call__", None)):  # noqa: B004 - an object may be a handler too
+        if inspect.isgeneratorfunction(entered) or inspect.isasyncgenfunction(entered):
+            raise ToolDefinitionError(f"{where}: a generator cannot be a tool; return one value, and yield nothing")
 
 
 def _requested(function: Handler, definition: ToolDef) -> tuple[tuple[str, ...], bool]:

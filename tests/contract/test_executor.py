@@ -1,6 +1,7 @@
 """What the executor promises about one call and about many, through public names."""
 
 import asyncio
+import functools
 import hashlib
 import logging
 import os
@@ -24,6 +25,7 @@ from handrail import (
     Signal,
     ToolCall,
     ToolDef,
+    ToolDefinitionError,
     ToolError,
     ToolExecutor,
     ToolOutcome,
@@ -557,3 +559,22 @@ def test_an_executor_takes_no_time_that_never_ends_or_never_begins(name: str, va
 def test_an_executor_with_room_for_nothing_is_refused_and_does_not_wait_for_ever(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"^{name} must be a whole number from 1 to"):
         ToolExecutor(ToolRegistry(), **{name: value})
+
+
+def yields(args: dict[str, Any]) -> Any:
+    yield "part"
+
+
+async def yields_later(args: dict[str, Any]) -> Any:
+    yield "part"
+
+
+class Yielding:
+    def __call__(self, args: dict[str, Any]) -> Any:
+        yield "part"
+
+
+@pytest.mark.parametrize("handler", [yields, yields_later, Yielding(), functools.partial(yields_later)])
+def test_a_generator_is_refused_as_a_tool_before_anybody_calls_it(handler: Any) -> None:
+    with pytest.raises(ToolDefinitionError, match=r"^tool 'look': a generator cannot be a tool; return one value"):
+        ToolRegistry().register_from_def(ToolDef("look"), handler)

@@ -188,7 +188,15 @@ def test_what_cannot_be_a_tool_is_refused_by_name() -> None:
     def look_around(x: Annotated[str, Field(pattern="^(?!a)")]) -> str:
         return ""
 
+    def parts(x: int) -> Any:
+        yield x
+
+    async def parts_later(x: int) -> Any:
+        yield x
+
     for function, said in (
+        (parts, "'parts': a generator cannot be a tool"),
+        (parts_later, "'parts_later': a generator cannot be a tool"),
         (untyped, "'x' has no type"),
         (variadic, "'x' cannot be given by name"),
         (hidden_path, "'reports' holds a path"),
