@@ -5,9 +5,9 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, cast
 
+from handrail.bounds import require_seconds
 from handrail.errors import ToolDefinitionError
 from handrail.names import model_name
-from handrail.numbers import require_seconds
 from handrail.schema import Schema, digest_of, is_unicode
 
 

@@ -38,6 +38,7 @@ from handrail.approval.decision import (
 )
 from handrail.approval.grants import MemoryGrants, covers, make_grant, offer
 from handrail.approval.policy import Policy, RiskTable, Verdict
+from handrail.bounds import require_seconds, require_whole
 from handrail.call import Approved, Checked, Origin, Proposed, Recorded, Reviewed, new_call_id
 from handrail.changes.changeset import ChangeSet
 from handrail.changes.keeper import ChangeKeeper
@@ -57,7 +58,6 @@ from handrail.errors import (
 from handrail.guard import FilesystemGuard, Guarded
 from handrail.journal.protocol import CallJournal, NoJournal
 from handrail.loops import Slots, SyncLoop, comes_from_outside, inside
-from handrail.numbers import require_seconds, require_whole
 from handrail.outcome import ChangesReport, Reason, ToolOutcome
 from handrail.output import OutputCap
 from handrail.parked import Answer, Grant, GrantStore, HeldIntent, ParkedCall

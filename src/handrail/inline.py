@@ -25,12 +25,12 @@ import anyio
 from anyio import to_thread
 from pydantic import BaseModel, ConfigDict
 
+from handrail.bounds import MOST_SECONDS, require_seconds, require_whole
 from handrail.call import new_call_id
 from handrail.changes.changeset import ChangeSet
 from handrail.changes.keeper import ChangeKeeper
 from handrail.errors import ChangeError, OverlayRefused, PathEscape, PathUnusable, SandboxError, WriteRefused
 from handrail.guard import FilesystemGuard
-from handrail.numbers import MOST_SECONDS, require_seconds, require_whole
 from handrail.sandbox.bodies import how_it_ended
 from handrail.sandbox.profile import SandboxProfile, profile_for, require_limits
 from handrail.sandbox.staging import Stage, Staging

@@ -87,7 +87,6 @@ def settled(supervisor: Supervisor, profile: SandboxProfile, like: dict[str, int
         time.sleep(0.02)
 
 
-@pytest.mark.walls
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user may not look into a process that gave up its rights")
 @pytest.mark.parametrize("access", ["none", "read"])
 def test_a_warm_parent_keeps_nothing_of_its_rehearsals(tmp_path, access):

@@ -7,12 +7,12 @@ from handrail.agent.transcript import TranscriptStore
 from handrail.agent.valves import Limits
 from handrail.approval.decision import Approver
 from handrail.approval.policy import Policy
+from handrail.bounds import require_seconds, require_whole
 from handrail.changes.keeper import ChangeKeeper
 from handrail.executor import ToolExecutor
 from handrail.journal.protocol import CallJournal
 from handrail.models.client import ModelClient
 from handrail.models.retry import RetryPolicy
-from handrail.numbers import require_seconds, require_whole
 from handrail.workspace import AnyPath, Workspace
 
 

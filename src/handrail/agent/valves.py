@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from handrail.agent.transcript import Answered, Asked, Ended, Record, Resulted, Summarised
+from handrail.bounds import require_seconds, require_whole
 from handrail.models.client import ModelCall, Usage
-from handrail.numbers import require_seconds, require_whole
 from handrail.schema import ArgumentsInvalid, canonical_bytes, decode_arguments
 
 MAX_PERIOD = 4

@@ -32,6 +32,7 @@ import anyio
 from anyio import to_thread
 
 from handrail import faults
+from handrail.bounds import require_seconds, require_whole
 from handrail.changes import beneath
 from handrail.changes import commit as committing
 from handrail.changes.areas import MARK, Area, area_name, elsewhere, left_behind, mark_of
@@ -39,7 +40,6 @@ from handrail.changes.changeset import ChangeSet, FileState
 from handrail.changes.contents import Blobs, StoreFull
 from handrail.changes.diff import unified_diff
 from handrail.errors import ChangeConflict, ChangeError, ConfigurationError, UndoUnavailable
-from handrail.numbers import require_seconds, require_whole
 from handrail.workspace import Workspace
 
 log = logging.getLogger("handrail")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from handrail.bounds import require_seconds
 from handrail.cli.options import id_text
 from handrail.cli.show import json_line, say
 from handrail.errors import ConfigurationError, JournalError
@@ -18,7 +19,6 @@ from handrail.journal import audit
 from handrail.journal.records import Record
 from handrail.journal.recovering import Host, Recovered, recover
 from handrail.journal.sqlite import SqliteJournal, SqliteReader, default_path
-from handrail.numbers import require_seconds
 from handrail.wiring import Settings, open_house
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from handrail.agent.config import AgentConfig
 from handrail.agent.events import AgentEvent, RunStarted
 from handrail.agent.loop import Agent, RunResult
 from handrail.agent.valves import Limits, StopReason
+from handrail.bounds import require_seconds, require_whole
 from handrail.call import new_call_id
 from handrail.cli.notice import tell_interrupted
 from handrail.cli.options import (
@@ -32,7 +33,6 @@ from handrail.cli.show import say
 from handrail.cli.views import JsonView, View, text_view
 from handrail.errors import ConfigurationError
 from handrail.models.catalog import open_model
-from handrail.numbers import require_seconds, require_whole
 from handrail.tool import Signal
 from handrail.wiring import House, Settings, open_house
 

@@ -9,6 +9,7 @@ import typer
 
 from handrail.approval.decision import AlwaysApprove, Approver, NeverApprove
 from handrail.approval.inbox import InboxApprover
+from handrail.bounds import require_seconds
 from handrail.cli.mcp import difference
 from handrail.cli.notice import tell_interrupted
 from handrail.cli.options import (
@@ -27,7 +28,6 @@ from handrail.mcp.approvals import ClientApprover
 from handrail.mcp.catalog import Access, Catalog, ServerSpec, ToolOverride, load_catalog
 from handrail.mcp.http import new_token
 from handrail.mcp.proxy import http_front, joined, name_of, run_door, stdio_front
-from handrail.numbers import require_seconds
 from handrail.tool import RiskLevel
 from handrail.wiring import House, Settings, open_house
 

@@ -19,11 +19,11 @@ from typing import Any
 import psycopg
 
 from handrail import faults
+from handrail.bounds import require_seconds
 from handrail.errors import JournalCorrupt, JournalError
 from handrail.journal.ledger import ApprovalRow, CallRow, GrantRow, Operation, Page
 from handrail.journal.records import Head, Record, encode, extended, opening_data
 from handrail.journal.stored import StoredJournal
-from handrail.numbers import require_seconds
 
 LEASE_SECONDS = 30.0
 CHUNK = 2_000

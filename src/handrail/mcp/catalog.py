@@ -36,8 +36,8 @@ from urllib.parse import urlsplit
 import platformdirs
 
 from handrail import stricttoml
+from handrail.bounds import MOST, MOST_SECONDS, require_seconds, require_whole
 from handrail.errors import CatalogError
-from handrail.numbers import MOST, MOST_SECONDS, require_seconds, require_whole
 from handrail.sandbox.profile import MOST_PROCESSES
 from handrail.tool import Replay, RiskLevel
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import anthropic
 
+from handrail.bounds import require_seconds
 from handrail.errors import ModelError
 from handrail.models.client import (
     AssistantMessage,
@@ -28,7 +29,6 @@ from handrail.models.client import (
 from handrail.models.failure import model_error
 from handrail.models.projection import Projections
 from handrail.names import MODEL_NAME
-from handrail.numbers import require_seconds
 
 DEFAULT_MAX_TOKENS = 16_384
 _CACHE = {"type": "ephemeral"}

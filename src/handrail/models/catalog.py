@@ -24,9 +24,9 @@ from typing import Any, cast
 import platformdirs
 
 from handrail import stricttoml
+from handrail.bounds import require_seconds
 from handrail.errors import ConfigurationError
 from handrail.models.client import ModelClient
-from handrail.numbers import require_seconds
 
 
 @dataclass(frozen=True, slots=True)

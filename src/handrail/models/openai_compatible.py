@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import openai
 
+from handrail.bounds import require_seconds
 from handrail.errors import ModelError
 from handrail.models.client import (
     AssistantMessage,
@@ -28,7 +29,6 @@ from handrail.models.client import (
 )
 from handrail.models.failure import model_error
 from handrail.models.projection import Projections
-from handrail.numbers import require_seconds
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import anyio
 
+from handrail.bounds import require_seconds, require_whole
 from handrail.errors import ModelError
 from handrail.models.client import ModelClient, ModelEvent, ModelRequest, as_utf8
-from handrail.numbers import require_seconds, require_whole
 
 MOST_ATTEMPTS = 1_000
 """The wait doubles each time, and doubled oftener than that it is no number any more."""

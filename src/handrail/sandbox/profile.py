@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
+from handrail.bounds import require_seconds, require_whole
 from handrail.errors import ConfigurationError
-from handrail.numbers import require_seconds, require_whole
 from handrail.tool import Capability
 from handrail_cell.wire import Limits
 

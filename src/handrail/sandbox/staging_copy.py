@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from handrail import faults
+from handrail.bounds import require_whole
 from handrail.changes import beneath
 from handrail.changes.beneath import Seen
 from handrail.changes.changeset import Change, ChangeSet, FileState
 from handrail.changes.commit import PRIVATE_PREFIX, conflict_at
 from handrail.changes.keeper import Contents
 from handrail.errors import ChangeError
-from handrail.numbers import require_whole
 from handrail.sandbox.staging_layer import Entry, parted, readable_directory, state_left
 from handrail.sandbox.staging_moment import Moment
 

@@ -19,8 +19,8 @@ from typing import Self
 import anyio
 from anyio import from_thread, to_thread
 
+from handrail.bounds import require_whole
 from handrail.errors import SandboxUnavailable
-from handrail.numbers import require_whole
 from handrail.sandbox.cgroups import Absence, Delegation, find_delegation
 from handrail.sandbox.driving import NothingRan, Run, await_walls, drive, enforced_in, read_memory, result_of, send_job
 from handrail.sandbox.ending import Verdict, exit_of
