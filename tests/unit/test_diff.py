@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handrail.changes.changeset import Change, ChangeSet, FileState
-from handrail.changes.diff import CONTEXT_LINES, MAX_COMPARED_LINES, unified_diff
+from handrail.changes.diff import (
+    CONTEXT_LINES,
+    MAX_COMPARED_LINES,
+    MAX_DIFF_BYTES,
+    MAX_FILE_BYTES,
+    quoted,
+    short_tree,
+    unified_diff,
+)
 
 HEAD = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@\n")
 
@@ -65,3 +73,66 @@ def test_lines_that_repeat_all_over_a_large_file_are_not_compared_with_each_othe
     assert "@@ -84998,7 +84998,7 @@" in diff_of("".join(old), "".join(new))
     assert compared
     assert max(compared) <= MAX_COMPARED_LINES + 2 * CONTEXT_LINES
+
+
+FILE = FileState("file", 0o644, 1_234, "one")
+LINK = FileState("link", 0o777, target=b"there\x1b[2J")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        (None, FILE, "+ f (1,234 bytes)"),
+        (None, FileState("file", 0o755, 2, "x"), "+ f (mode 0755, 2 bytes)"),
+        (None, FileState("directory", 0o755), "+ f (directory)"),
+        (None, LINK, '+ f (link, to "there\\x1b[2J")'),
+        (FILE, None, "- f (1,234 bytes)"),
+        (FILE, FileState("file", 0o644, 5, "two"), "~ f (1,234 bytes → 5 bytes)"),
+        (FILE, FileState("file", 0o755, 5, "two"), "~ f (mode 0644 → 0755, 1,234 bytes → 5 bytes)"),
+        (FILE, FileState("file", 0o600, 1_234, "one"), "m f (mode 0644 → 0600)"),
+        (FILE, LINK, '~ f (file → link, to "there\\x1b[2J")'),
+        (LINK, FileState("link", 0o777, target=b"else"), '~ f (link, to "there\\x1b[2J" → else)'),
+    ],
+)
+def test_a_change_is_said_in_one_line(before: FileState | None, after: FileState | None, line: str):
+    assert short_tree(ChangeSet((Change(b"f", before, after),))) == line + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (b"a b-\xc3\xa9.txt", "a b-é.txt"),
+        (b"a\n+++ b/x", '"a\\n+++ b/x"'),
+        (b"a\tb", '"a\\tb"'),
+        (b'a"b\\c', '"a\\"b\\\\c"'),
+        (b"a\xffb", '"a\\xffb"'),
+        ("a\x1b\u202e\u2028\u3164".encode(), '"a\\x1b\\u202e\\u2028\\u3164"'),
+    ],
+    ids=ascii,
+)
+def test_a_name_stands_on_one_line_and_hides_nothing(name: bytes, shown: str):
+    assert quoted(name) == shown
+
+
+def test_what_is_too_long_or_not_kept_or_no_text_is_said_in_one_line():
+    def shown(content: bytes | None, size: int) -> str:
+        changes = ChangeSet((Change(b"f", None, FileState("file", 0o644, size, "x")),))
+        return unified_diff(changes, lambda _path, _state, _limit: content).splitlines()[-1].strip()
+
+    assert shown(b"text\n", MAX_FILE_BYTES) == "+text"
+    assert shown(b"text\n", MAX_FILE_BYTES + 1) == f"too large to show: nothing → {MAX_FILE_BYTES + 1:,} bytes"
+    assert shown(b"te\0xt\n", 6) == "binary: nothing → 6 bytes"
+    assert shown(b"te\xffxt\n", 6) == "binary: nothing → 6 bytes"
+    assert shown(None, 6) == "content no longer kept: nothing → 6 bytes"
+
+
+def test_many_changes_end_in_their_names_and_the_rest_in_a_number():
+    state = FileState("file", 0o644, 100_000, "x")
+    changes = ChangeSet(tuple(Change(b"%03d" % number, None, state) for number in range(60)))
+    diff = unified_diff(changes, lambda _path, _state, _limit: b"x" * 99_000 + b"\n")
+    assert len(diff) < MAX_DIFF_BYTES + 5_000
+    assert diff.count("\n+x") == 2
+    shown, rest = diff.split("The rest is too long to show line by line:\n")
+    assert shown.count("create ") == 2
+    named = [f"create {number:03d} (100,000 bytes)" for number in range(2, 52)]
+    assert rest.splitlines() == [*named, "… and 8 more changed paths"]

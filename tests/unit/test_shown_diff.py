@@ -36,7 +36,7 @@ def test_a_line_of_a_file_cannot_forge_a_line_of_the_diff(separator: str) -> Non
 
 
 def test_every_line_of_a_diff_is_there_in_its_style() -> None:
-    lines = diff_lines("modify a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n-one\n+\ttwo\n three\n")
+    lines = diff_lines("modify a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n-one\n+\ttwo\n three\n\\ No newline at end of file\n")
     assert [line.plain for line in lines] == [
         "modify a",
         "--- a/a",
@@ -45,8 +45,9 @@ def test_every_line_of_a_diff_is_there_in_its_style() -> None:
         "-one",
         "+\\ttwo",
         " three",
+        "\\ No newline at end of file",
     ]
-    assert [str(line.style) for line in lines] == ["", "bold", "bold", "cyan", "red", "green", ""]
+    assert [str(line.style) for line in lines] == ["", "bold", "bold", "cyan", "red", "green", "", ""]
 
 
 def test_an_output_keeps_its_lines_and_hides_nothing() -> None:

@@ -20,6 +20,7 @@ MAX_FILE_BYTES = 512 * 1024
 MAX_DIFF_BYTES = 200_000
 MAX_COMPARED_LINES = 3_000  # above this a changed region is shown as replaced whole: finding the best match is slow
 CONTEXT_LINES = 3
+NO_NEWLINE = "\\ No newline at end of file"  # as git writes it; no line of a file begins with a backslash
 
 _PLACE = re.compile(r"([-+])(\d+)")
 
@@ -180,7 +181,7 @@ def _replaced_whole(old: list[str], new: list[str], head: int, tail: int) -> str
 
 
 def _ended(line: str) -> str:
-    return line if line.endswith("\n") else line + "\n\\ No newline at end of file\n"
+    return line if line.endswith("\n") else f"{line}\n{NO_NEWLINE}\n"
 
 
 def _rest(changes: tuple[Change, ...]) -> str:

@@ -63,6 +63,9 @@ def _list(entries: list[Committed], *, as_json: bool) -> None:
     if as_json:
         say(json_line([_summary(entry) for entry in entries]))
         return
+    if not entries:
+        say("No call changed anything here.")
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("call", no_wrap=True)  # an id is there to be copied
     table.add_column("when", no_wrap=True)

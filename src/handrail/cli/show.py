@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from handrail.approval.render import visible
+from handrail.changes.diff import NO_NEWLINE
 from handrail.hidden import is_hidden, printable
 from handrail.outcome import ToolOutcome
 
@@ -73,7 +74,12 @@ def text_lines(text: str) -> list[str]:
 
 def diff_lines(diff: str) -> list[Text]:
     """A unified diff as lines in colour, as :func:`text_lines` makes them: no character of a file can forge one."""
-    return [Text(line, style=_diff_style(line)) for line in text_lines(diff)]
+    return [Text(line, style=_diff_style(line)) for line in map(_own_mark, text_lines(diff))]
+
+
+def _own_mark(line: str) -> str:
+    """The diff's own mark of an unended line, unescaped; every line of a file stands behind a sign of its own."""
+    return NO_NEWLINE if line == visible(NO_NEWLINE) else line
 
 
 def _diff_style(line: str) -> str:
