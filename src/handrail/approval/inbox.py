@@ -79,21 +79,33 @@ def request_of(parked: ParkedCall) -> ApprovalRequest:
     Raises :class:`ApprovalError` when the record does not agree with itself, so that nobody answers another question
     than the one they read.
     """
-    question = dict(parked.question)
-    agrees = (
-        question.get("approval_id") == parked.approval_id
+    try:
+        request = _request(parked) if _agrees(parked) else None
+    except (KeyError, TypeError, ValueError, AttributeError):  # what is stored is no question at all
+        request = None
+    if request is None:
+        raise ApprovalError(
+            f"the record of approval {parked.approval_id} does not agree with itself; it was tampered with"
+        )
+    return request
+
+
+def _agrees(parked: ParkedCall) -> bool:
+    question = parked.question
+    changes = question.get("changes")
+    return (
+        (None if changes is None else ChangeSet.from_json(changes).digest) == parked.change_digest
+        and question.get("approval_id") == parked.approval_id
         and question.get("call_id") == parked.call_id
         and question.get("tool") == parked.tool
         and question.get("binding") == parked.binding
         and canonical_bytes(question.get("arguments")) == canonical_bytes(dict(parked.arguments))
     )
+
+
+def _request(parked: ParkedCall) -> ApprovalRequest:
+    question = parked.question
     changes = question.get("changes")
-    if changes is not None and ChangeSet.from_json(changes).digest != parked.change_digest:
-        agrees = False
-    if not agrees:
-        raise ApprovalError(
-            f"the record of approval {parked.approval_id} does not agree with itself; it was tampered with"
-        )
     known = {item.name for item in fields(ApprovalRequest)}
     values: dict[str, Any] = {name: value for name, value in question.items() if name in known}
     values["arguments"] = deepcopy(dict(parked.arguments))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from handrail.approval.decision import ApprovalRequest
-from handrail.approval.render import arguments_lines, block_lines, quoted
+from handrail.approval.render import MAX_VALUE_CHARACTERS, arguments_lines, block_lines, quoted
 from handrail.parked import GrantPattern
 from handrail.tool import RiskLevel
 
@@ -32,7 +32,7 @@ def sheet(request: ApprovalRequest, *, width: int = 80, whole: bool = False, gra
 
     ``whole``: leave nothing out, however long. ``grants``: say what a lasting yes would cover, where one may be given.
     """
-    limit = 4_000_000 if whole else 2_000
+    limit = 4_000_000 if whole else MAX_VALUE_CHARACTERS
     title = "Make these changes?" if request.changes is not None else "Run this tool?"
     arguments, complete = arguments_lines(request.arguments, limit)
     diff, diff_complete = block_lines(request.diff, max_lines=10**9 if whole else MAX_DIFF_LINES, width=limit)
@@ -56,9 +56,10 @@ def sheet(request: ApprovalRequest, *, width: int = 80, whole: bool = False, gra
         count = len(request.changes)
         lines += ["", f"changes to {count} {'path' if count == 1 else 'paths'}:", *_barred(diff)]
     lines += ["", f"digest    {request.binding}"]
-    if grants and request.offer is not None and request.can_grant:
-        lines += ["", "a lasting yes would cover, in this session:", *_barred(grant_lines(request.offer))]
-    offer_complete = request.offer is None or grant_is_complete(request.offer)
+    offer = request.offer if grants and request.can_grant else None
+    if offer is not None:
+        lines += ["", "a lasting yes would cover, in this session:", *_barred(grant_lines(offer, limit))]
+    offer_complete = offer is None or grant_is_complete(offer, limit)
     wrapped = tuple(piece for line in lines for piece in wrapped_line(line, max(width, MINIMUM_WIDTH)))
     return Sheet(wrapped, complete and diff_complete and offer_complete)
 
@@ -89,20 +90,23 @@ def _barred(lines: list[str]) -> list[str]:
     return [BAR + line for line in lines]
 
 
-def grant_lines(pattern: GrantPattern) -> list[str]:
-    """What a grant covers, as lines."""
+def grant_lines(pattern: GrantPattern, limit: int = MAX_VALUE_CHARACTERS) -> list[str]:
+    """What a grant covers, as lines; of a value no more than ``limit`` characters."""
     lines = [f"tool {quoted(pattern.tool, 300).text}, only with:"]
-    lines += arguments_lines(pattern.equals)[0]
+    lines += arguments_lines(pattern.equals, limit)[0]
     lines += [
-        f"{quoted(name, 200).text}: anything beneath {quoted(where).text}" for name, where in pattern.beneath.items()
+        f"{quoted(name, 200).text}: anything beneath {quoted(where, limit).text}"
+        for name, where in pattern.beneath.items()
     ]
     lines += [f"{quoted(name, 200).text}: any text" for name in pattern.any]
     return lines
 
 
-def grant_is_complete(pattern: GrantPattern) -> bool:
+def grant_is_complete(pattern: GrantPattern, limit: int = MAX_VALUE_CHARACTERS) -> bool:
     """Whether :func:`grant_lines` leaves nothing out."""
-    return arguments_lines(pattern.equals)[1] and all(quoted(where).complete for where in pattern.beneath.values())
+    return arguments_lines(pattern.equals, limit)[1] and all(
+        quoted(where, limit).complete for where in pattern.beneath.values()
+    )
 
 
 def columns(text: str) -> int:

@@ -12,6 +12,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from hypothesis import strategies as st
 from cases_dir import cases
 from handrail.approval.console import ConsoleApprover
 from handrail.approval.decision import ApprovalRequest, Reject
-from handrail.approval.question import columns, wrapped_line
+from handrail.approval.question import columns, sheet, wrapped_line
+from handrail.changes.changeset import ChangeSet
 from handrail.parked import GrantPattern
 from handrail.tool import RiskLevel
 from pty_kit import Terminal, Terminals
@@ -322,6 +324,26 @@ bursts = st.lists(
     | st.sampled_from([b"\x1b", b"\r", b" ", b"Y", b"\t", b"yes", b"\x1by", b"y\r\n"]),
     max_size=6,
 )
+
+
+@pytest.mark.parametrize("missing", ["arguments", "diff", "equals", "beneath"])
+def test_a_question_of_which_anything_is_left_out_is_not_complete(missing: str) -> None:
+    request = ApprovalRequest(
+        approval_id="a", call_id="c", tool="host:t", title="t", risk=RiskLevel.MUTATION, source="host", arguments={},
+        binding="sha256:0", why="mutation", asked_at=0.0, expires_at=1e12,
+    )  # fmt: skip
+    assert sheet(request).complete
+    long = "x" * 5_000
+    left_out: dict[str, Any] = {
+        "arguments": {"arguments": {"n": long}},
+        "diff": {"diff": "+\n" * 500, "changes": ChangeSet(())},
+        "equals": {"can_grant": True, "offer": GrantPattern("host:t", equals={"n": long})},
+        "beneath": {"can_grant": True, "offer": GrantPattern("host:t", beneath={"n": long})},
+    }
+    asked = replace(request, **left_out[missing])
+    assert not sheet(asked).complete
+    assert sheet(asked, grants=False).complete is (missing in ("equals", "beneath"))  # then it is not offered
+    assert sheet(asked, whole=True).complete
 
 
 @settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])

@@ -148,6 +148,11 @@ def test_an_edit_that_is_no_json_is_refused_and_decides_nothing(office: Office, 
         lambda parked: replace(parked, approval_id="0199"),
         lambda parked: replace(parked, question={**parked.question, "call_id": "0199"}),
         lambda parked: replace(parked, question={**parked.question, "changes": []}, change_digest="sha256:1"),
+        lambda parked: replace(parked, question={**parked.question, "changes": "none"}),
+        lambda parked: replace(parked, change_digest="sha256:1"),  # the changes are not shown
+        lambda parked: replace(parked, question={**parked.question, "risk": "harmless"}),
+        lambda parked: replace(parked, question={**parked.question, "offer": 5}),
+        lambda parked: replace(parked, question={k: v for k, v in parked.question.items() if k != "risk"}),
     ],
 )
 def test_a_record_that_shows_one_thing_and_would_run_another_is_not_answered(
@@ -188,9 +193,20 @@ def test_a_token_fits_its_question_alone_and_cannot_be_made_without_the_secret(t
             tokens.check(forged, one)
     with pytest.raises(ApprovalError, match="does not belong"):
         tokens.check(token, replace(one, binding=other.binding))
+    for changed in ({"change_digest": "sha256:1"}, {"expires_at": one.expires_at + 3_600}, {"call_id": "other"}):
+        with pytest.raises(ApprovalError, match="does not belong"):
+            tokens.check(token, replace(one, **changed))
     now[0] = one.expires_at
     with pytest.raises(ApprovalError, match="expired"):
         tokens.check(token, one)
+
+
+def test_a_secret_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Tokens(str(tmp_path))
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    with pytest.raises(ApprovalError, match="not a private file"):
+        Tokens(str(tmp_path))
 
 
 def test_the_secret_is_private_and_a_planted_one_is_refused(tmp_path: Path) -> None:
