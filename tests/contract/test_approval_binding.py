@@ -134,7 +134,8 @@ def test_the_bytes_whose_digest_was_approved_are_the_bytes_the_handler_received(
     received: list[bytes] = []
     registry = ToolRegistry()
     registered = registry.register_from_def(
-        ToolDef("any", "", {"type": "object"}), lambda args: received.append(canonical_bytes(args)) or "ok"
+        ToolDef("any", "", {"type": "object"}, path_args=()),
+        lambda args: received.append(canonical_bytes(args)) or "ok",
     )
     approver = Scripted(*(Modify(edit) for edit in edits), Approve())
     outcome = asyncio.run(ToolExecutor(registry, approver=approver).execute("any", first))

@@ -1,6 +1,7 @@
 """Chains of approvers, and what a grant may cover."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from handrail import (
     Workspace,
 )
 from handrail.approval.chain import Chain, Escalating, RuleApprover
-from handrail.approval.grants import make_grant, offer, pattern_covers, why_not
+from handrail.approval.grants import covers, make_grant, offer, pattern_covers, why_not
 from handrail.approval.policy_file import parse_policy
 from handrail.call import Checked, Origin, Proposed
 from handrail.errors import ApprovalError
@@ -95,6 +96,16 @@ def test_rules_answer_first_then_a_program_then_a_person() -> None:
     )
     assert [asked(chain, {"n": n})[2] for n in (1, 2, 3, 4)] == [1, 0, 1, 0]
     assert person.times == 1
+    answers: list[Any] = []
+
+    class Heard:
+        async def decide(self, request: ApprovalRequest) -> Decision:
+            answers.append(await RuleApprover(policy, name="ours").decide(request))
+            return answers[-1]
+
+    for n in (1, 2, 3):
+        asked(Heard(), {"n": n})
+    assert answers == [Approve(by="ours: policy:3"), Reject("deny host:go", by="ours: policy:7"), Escalate()]
 
 
 # ── grants ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -140,6 +151,44 @@ def test_a_command_is_granted_word_for_word_only() -> None:
         make_grant(
             GrantPattern("host:t", any=("command",)), call, allowed=True, session="s", policy="p", by="ann", at=0.0
         )
+
+
+@pytest.mark.parametrize(
+    "bound", ["session", "agent", "definition", "configuration", "workspace", "policy", "revoked_at"]
+)
+def test_a_grant_covers_nothing_where_any_of_what_it_is_bound_to_is_another(bound: str) -> None:
+    call = checked({"n": 1})
+    pattern = offer(call)
+    assert pattern is not None
+    grant = make_grant(pattern, call, allowed=True, session="s", policy="p", by="ann", at=0.0)
+    assert covers(grant, call, session="s", policy="p")
+    other = replace(grant, **{bound: 5.0 if bound == "revoked_at" else "another"})
+    assert not covers(other, call, session="s", policy="p")
+
+
+@pytest.mark.promise("approval:grant:never-a-wrapper")
+def test_a_grant_that_was_never_to_be_given_covers_nothing() -> None:
+    """Whoever wrote it into the store: what may be granted is asked again at every use."""
+    grants = {
+        command: replace(
+            make_grant(
+                GrantPattern("host:t", equals={"command": "ls"}),
+                checked({"command": "ls"}),
+                allowed=True,
+                session="s",
+                policy="p",
+                by="ann",
+                at=0.0,
+            ),
+            pattern=GrantPattern("host:t", equals={"command": command}),
+        )
+        for command in ("ls", "sudo ls")
+    }
+    covered = {
+        command: covers(grant, checked({"command": command}), session="s", policy="p")
+        for command, grant in grants.items()
+    }
+    assert covered == {"ls": True, "sudo ls": False}
 
 
 def test_a_grant_beneath_a_directory_looks_at_where_links_lead(tmp_path: Path) -> None:

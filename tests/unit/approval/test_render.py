@@ -88,3 +88,9 @@ def test_a_line_that_stands_by_itself_keeps_its_quotes_and_nothing_else() -> Non
     assert visible('print("a\\n")') == 'print("a\\\\n")'
     assert visible('\\"') == '\\\\"'
     assert visible('"\x1b[2J') == '"\\x1b[2J'
+
+
+def test_letters_that_draw_nothing_are_hidden_and_those_that_draw_are_not() -> None:
+    nothing = "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufe00\ufe0f\U000e0100\U000e01ef\U000e0041\u00a0"
+    assert [character for character in nothing if not is_hidden(character)] == []
+    assert [character for character in "a ~\u00e9\u4e2d\u0301\u20ac\u2801\ufe10" if is_hidden(character)] == []

@@ -476,6 +476,24 @@ def test_a_rule_that_review_calls_hidden_never_decides(
     assert finding is None or finding.rule.name not in hidden
 
 
+def test_the_risks_a_rule_names_count_in_its_review() -> None:
+    registry = ToolRegistry()
+    for name, risk in (("boom", RiskLevel.DANGEROUS), ("set", RiskLevel.MUTATION)):
+        registry.register_from_def(ToolDef(name, risk_level=risk), lambda args: "")
+
+    def found(tool: str, *risks: RiskLevel) -> list[tuple[str, str]]:
+        rule = Rule(name="r", tool=tool, is_glob="*" in tool, decision="allow", risks=risks)
+        return [(mistake.kind, mistake.text) for mistake in review(CompiledRules([rule]), list(registry))]
+
+    assert found("host:*", RiskLevel.MUTATION) == []
+    assert found("host:*", RiskLevel.DANGEROUS) == [
+        ("broad", "it allows every call of host:boom, whatever its arguments")
+    ]
+    assert found("host:boom", RiskLevel.MUTATION) == [
+        ("never", "its tools are of risk dangerous, never of one that is named")
+    ]
+
+
 def test_contradicting_values_never_match() -> None:
     rule = Rule(name="r", tool="t", decision="ask", conditions=(OneOf("n", (1,)), OneOf("n", (2,))))
     assert [mistake.kind for mistake in review(CompiledRules([rule]))] == ["never"]
