@@ -49,7 +49,11 @@ class RiskTable:
     def decide(self, checked: Checked) -> Verdict:
         """The table's row for the tool's risk."""
         tool = checked.proposed.registered.tool
-        return _TABLE[tool.definition.risk_level, tool.body.staged]
+        return self.of(tool.definition.risk_level, staged=tool.body.staged)
+
+    def of(self, risk: RiskLevel, *, staged: bool) -> Verdict:
+        """The row for a risk; ``staged``: whether the tool's whole effect is staged."""
+        return _TABLE[risk, staged]
 
 
 def _row(risk: RiskLevel, review: Review) -> Verdict:

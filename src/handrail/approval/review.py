@@ -10,12 +10,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from handrail.approval.rules import Beneath, CommandLike, CompiledRules, Condition, OneOf, Pattern, Rule, is_at_or_below
+from handrail.approval.rules import (
+    STRICTNESS,
+    Beneath,
+    CommandLike,
+    CompiledRules,
+    Condition,
+    OneOf,
+    Pattern,
+    Rule,
+    is_at_or_below,
+)
 from handrail.call import RegisteredTool
 from handrail.schema import canonical_bytes
 from handrail.tool import RiskLevel
-
-_STRICT = {"allow": 0, "ask": 1, "deny": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,7 @@ def _overlap(one: Beneath, other: Beneath) -> bool:
 
 def _hides(other: Rule, other_place: int, rule: Rule, place: int) -> bool:
     """Whether ``other`` decides every call that ``rule`` speaks about."""
-    stronger = min(_STRICT[other.decision] - _STRICT[rule.decision], _strictest(other) - _strictest(rule))
+    stronger = min(STRICTNESS[other.decision] - STRICTNESS[rule.decision], _strictest(other) - _strictest(rule))
     if stronger < 0 or (stronger == 0 and other_place > place):
         return False
     if not _tools_within(rule, other):
@@ -132,7 +140,7 @@ def _hides(other: Rule, other_place: int, rule: Rule, place: int) -> bool:
 
 def _strictest(rule: Rule) -> int:
     """The most that a rule can say: one that allows commands asks about a line that it cannot read."""
-    return _STRICT["ask" if rule.decision == "allow" and _has_command(rule) else rule.decision]
+    return STRICTNESS["ask" if rule.decision == "allow" and _has_command(rule) else rule.decision]
 
 
 def _has_command(rule: Rule) -> bool:

@@ -35,7 +35,7 @@ from handrail.tool import RiskLevel
 
 Word = Literal["allow", "ask", "deny"]
 _re2: Any = re2
-_STRICTNESS: Mapping[str, int] = {"allow": 0, "ask": 1, "deny": 2}
+STRICTNESS: Mapping[str, int] = {"allow": 0, "ask": 1, "deny": 2}
 MAX_TOOLS_REMEMBERED = 1_024
 
 
@@ -198,7 +198,7 @@ class CompiledRules:
         """Every rule that speaks about the call, strictest first: for explaining."""
         index = self._index(subject.names)
         found = [finding for _, rule in index.rules if (finding := speaks(rule, subject)) is not None]
-        return sorted(found, key=lambda finding: -_STRICTNESS[finding.decision])
+        return sorted(found, key=lambda finding: -STRICTNESS[finding.decision])
 
     def _index(self, names: tuple[str, ...]) -> "_Index":
         index = self._indexes.get(names)
@@ -443,7 +443,7 @@ class _Index:
             finding = speaks(rule, subject)
             if finding is None:
                 continue
-            found = _STRICTNESS[finding.decision]
+            found = STRICTNESS[finding.decision]
             if found > strictness or (found == strictness and place < order):
                 best, strictness, order = finding, found, place
         return best

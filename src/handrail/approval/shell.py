@@ -70,7 +70,7 @@ _WHAT = {
     "*": "a pattern for file names", "?": "a pattern for file names", "[": "a pattern for file names",
     "]": "a pattern for file names", "{": "a brace expansion", "}": "a brace expansion", "~": "a home directory",
     "!": "a history expansion", "#": "a comment", "\n": "a line break", "\t": "a tab", "'": "an unfinished quote",
-    "\\": "an escape", "^": "an old-style pipe",
+    "\\": "an escape",
 }  # fmt: skip
 
 

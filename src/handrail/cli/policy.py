@@ -277,10 +277,9 @@ def _replayed(past: PastCall, rules: CompiledRules, registry: ToolRegistry) -> R
         past.staged,
     )
     finding = rules.find(subject)
-    if finding is not None:
-        return Replayed(past, verdict_of(finding, subject))
-    decision = "allow" if past.risk <= RiskLevel.READ_ONLY else "ask"
-    return Replayed(past, Verdict(decision, "before", "risk-table", f"{past.risk.value} tools"))
+    if finding is None:
+        return Replayed(past, RiskTable().of(past.risk, staged=past.staged))
+    return Replayed(past, verdict_of(finding, subject))
 
 
 def _path_names(past: PastCall, registered: RegisteredTool | None) -> list[str]:
