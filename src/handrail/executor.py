@@ -62,7 +62,7 @@ from handrail.outcome import ChangesReport, Reason, ToolOutcome
 from handrail.output import OutputCap
 from handrail.parked import Answer, Grant, GrantStore, HeldIntent, ParkedCall
 from handrail.registry import ToolRegistry
-from handrail.schema import ArgumentsInvalid, Schema, decode_arguments
+from handrail.schema import ArgumentsInvalid, JsonObject, Schema, decode_arguments
 from handrail.tool import Effect, Job, Signal, ToolDef
 from handrail.walk import Listeners as Listeners
 from handrail.walk import (
@@ -194,6 +194,15 @@ class ToolExecutor:
         walk.may_be_known = bool(call_id) and not id_is_new
         return await self._ended(walk, self._walk(walk, arguments, origin))
 
+    async def replay(self, name: str, arguments: JsonObject, *, call_id: str, origin: Origin) -> ToolOutcome:
+        """:meth:`execute` once more for a call whose record says that it was cut off, with the record's arguments.
+
+        Those were decoded when the call was new; the guard may have put names in them that are not UTF-8.
+        """
+        walk = Walk(call_id, name, time.perf_counter(), Signal(), _NO_LISTENERS)
+        walk.may_be_known = True
+        return await self._ended(walk, self._walk(walk, arguments, origin, decoded=True))
+
     def execute_sync(self, name: str, arguments: RawArguments, **options: Any) -> ToolOutcome:
         """:meth:`execute` for callers without an event loop; it runs in one loop thread that this executor keeps.
 
@@ -238,14 +247,14 @@ class ToolExecutor:
 
     # ── the corridor ─────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _walk(self, walk: Walk, arguments: RawArguments, origin: Origin) -> ToolOutcome:
+    async def _walk(self, walk: Walk, arguments: RawArguments, origin: Origin, *, decoded: bool = False) -> ToolOutcome:
         """The order of everything. Read it top to bottom."""
         known = await self._journal.recorded_outcome(walk.call_id) if walk.may_be_known else None
         if known is not None:
             walk.settled = True
             return known
         while True:
-            proposed = self._propose(walk, arguments, origin)
+            proposed = self._propose(walk, arguments, origin, decoded=decoded and walk.edited_arguments is None)
             if isinstance(proposed, ToolOutcome):
                 return proposed
             checked = self._check(walk, proposed)

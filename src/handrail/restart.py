@@ -38,7 +38,7 @@ async def recover(
 
     async def replay(intent: Intent) -> ToolOutcome:
         origin = Origin(intent.run_id, intent.step, intent.tool_index, intent.provider_call_id, "recovery")
-        return await executor.execute(intent.declaration.tool, intent.arguments, call_id=intent.call_id, origin=origin)
+        return await executor.replay(intent.declaration.tool, intent.arguments, call_id=intent.call_id, origin=origin)
 
     host = Host(present=present, replay=replay, roll_forward=roll_forward, drop=drop, reconcile=reconcile or {})
     return await recover_journal(journal, host, dry_run=dry_run)

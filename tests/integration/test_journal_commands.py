@@ -33,6 +33,7 @@ from handrail.changes.store import ChangeStore
 from handrail.cli.main import run
 from handrail.journal.sqlite import SqliteJournal, default_path
 from handrail.parked import Answer
+from handrail.wiring import Settings, open_house
 
 
 def pay(arguments: dict[str, Any]) -> str:
@@ -221,6 +222,19 @@ def test_prune_keeps_what_is_left_verifiable(place: Place) -> None:
     place.pay(7)
     (found,) = place.journal("verify", "--json")
     assert (found["records"], found["sequence"]) == (3, 6)
+
+
+def test_a_safe_call_that_was_killed_runs_again_in_a_workspace_whose_name_is_not_utf_8(place: Place) -> None:
+    workspace = os.fsdecode(os.fsencode(place.workspace) + b"-caf\xe9")
+    os.mkdir(workspace)
+    Path(workspace, "a.txt").write_text("hello")
+    words = ("call", "read", "path=a.txt", "-w", workspace)
+    place.killed("-m", "handrail", *words, HANDRAIL_FAULT_KILL_AT="call.body.enter")
+    with open_house(Settings(workspace=workspace, plugins=("read",), approve="never", door="cli")) as house:
+        (done,) = asyncio.run(house.recover())
+    assert done.step.action == "replay"
+    assert done.outcome is not None
+    assert (done.outcome.status, done.outcome.text) == ("ok", "hello")
 
 
 class Later:
