@@ -11,6 +11,7 @@ import secrets
 import stat
 from dataclasses import dataclass
 
+from handrail import private
 from handrail.errors import ConfigurationError
 from handrail.outcome import FullOutput, ToolOutcome
 
@@ -61,7 +62,7 @@ def spill(directory: str, raw: bytes) -> FullOutput:
     parent = open_private_directory(directory)
     try:
         name = secrets.token_hex(16) + ".txt"
-        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent)
+        fd = private.open_file(name, os.O_WRONLY | os.O_EXCL, directory=parent)
         try:
             with os.fdopen(fd, "wb") as file:
                 file.write(raw)
@@ -78,11 +79,8 @@ def open_private_directory(directory: str) -> int:
 
     Raises :class:`~handrail.errors.ConfigurationError` when it is a link, not ours, or open to others.
     """
-    os.makedirs(os.path.dirname(directory) or ".", mode=0o700, exist_ok=True)
-    try:
-        os.mkdir(directory, 0o700)
-    except FileExistsError:
-        pass  # checked below, whoever made it
+    private.make_directories(os.path.dirname(directory) or ".")
+    private.make_directory(directory)  # checked below, whoever made it
     try:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:

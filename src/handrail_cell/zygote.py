@@ -257,6 +257,7 @@ def settle(config: Config, ids: tuple[int, int]) -> contain.Facts:
         sealed=config["sealed"],
         scratch=config.get("scratch", namespaces.SCRATCH_BYTES),
     )
+    os.umask(0o022)
     limits.apply(limits.STANDING)
     if not reduced:
         roots: list[tuple[str, str]] = [(path, real) for path, real in config["roots"]]
@@ -278,7 +279,6 @@ def settle(config: Config, ids: tuple[int, int]) -> contain.Facts:
     _libc.prctl(_libc.PR_SET_DUMPABLE, 0)
     _libc.prctl(_libc.PR_SET_NO_NEW_PRIVS, 1)
     seccomp.install(seccomp.prepare(seccomp.permanent_policy(facts.column), facts.column))
-    os.umask(0o022)
     return facts
 
 

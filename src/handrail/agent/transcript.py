@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 import platformdirs
 
+from handrail import private
 from handrail.errors import TranscriptError
 from handrail.models.client import ModelCall, Usage
 from handrail.outcome import Status, ToolOutcome
@@ -289,7 +290,7 @@ class FileTranscripts:
     def create(self, run_id: str) -> Transcript:
         """A new run: its file and its name in the directory are durable when the first record is."""
         with self._usable(run_id), self._directory() as parent:
-            fd = os.open(self._name(run_id), _WRITE | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=parent)
+            fd = private.open_file(self._name(run_id), _WRITE | os.O_EXCL, directory=parent)
             os.fsync(parent)
         return self._locked(fd, run_id)
 

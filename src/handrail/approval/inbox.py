@@ -15,7 +15,7 @@ from copy import deepcopy
 from dataclasses import fields
 from typing import Any, cast
 
-from handrail import faults
+from handrail import faults, private
 from handrail.approval.decision import ApprovalRequest, Decision, Park
 from handrail.changes.changeset import ChangeSet
 from handrail.errors import ApprovalError
@@ -150,7 +150,7 @@ class Tokens:
 
 def _secret(directory: str) -> bytes:
     """The secret of this state directory, made if it is not there. Never follows a link, never shared."""
-    os.makedirs(directory, mode=0o700, exist_ok=True)
+    private.make_directories(directory)
     path = os.path.join(directory, "approval-secret")
     if not os.path.lexists(path):
         _make_secret(path)
@@ -160,7 +160,7 @@ def _secret(directory: str) -> bytes:
 def _make_secret(path: str) -> None:
     """Whole or not at all: of two who make it at once one wins, and one that is killed leaves no empty secret."""
     partial = f"{path}.{os.urandom(6).hex()}.partial"
-    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = private.open_file(partial, os.O_WRONLY | os.O_EXCL)
     try:
         os.write(fd, os.urandom(SECRET_BYTES))
         os.fsync(fd)

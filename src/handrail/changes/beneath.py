@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from handrail import private
 from handrail.changes.changeset import FileState
 from handrail.errors import ChangeError
 
@@ -119,8 +120,11 @@ def look(parent: int, name: bytes) -> os.stat_result | None:
 
 
 def open_file(parent: int, name: bytes, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
-    """Open one name without following a link and without waiting for anybody."""
-    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, mode, dir_fd=parent)
+    """Open one name without following a link and without waiting for anybody. One that is made is private."""
+    fd = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, mode, dir_fd=parent)
+    if flags & os.O_CREAT:
+        private.give_mode(fd)
+    return fd
 
 
 def names_in(parent: int, name: bytes) -> list[bytes]:

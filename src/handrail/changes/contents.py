@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 
-from handrail import faults
+from handrail import faults, private
 from handrail.changes import beneath
 from handrail.errors import ChangeError, UndoUnavailable
 
@@ -28,7 +28,7 @@ class Blobs:
     """Contents in the directory ``path``. ``make_room(bytes)`` is called when the limit would be passed."""
 
     def __init__(self, path: str, max_bytes: int) -> None:
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        private.make_directories(path)
         self.max_bytes = max_bytes
         self.make_room: Callable[[int], None] = lambda _needed: None
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -31,7 +31,7 @@ from typing import Any, Literal, Self
 import anyio
 from anyio import to_thread
 
-from handrail import faults
+from handrail import faults, private
 from handrail.bounds import require_seconds, require_whole
 from handrail.changes import beneath
 from handrail.changes import commit as committing
@@ -130,7 +130,7 @@ class ChangeStore:
         self.max_age = max_age
         self._clock = clock
         state = _outside(state_directory, workspace)
-        os.makedirs(state, mode=0o700, exist_ok=True)
+        private.make_directories(state)
         self._state = state
         self._is_own = area is None
         self.path = os.path.join(state, "changes", area_name(workspace) if area is None else area)
@@ -606,14 +606,12 @@ def _outside(state_directory: str, workspace: Workspace) -> str:
 
 def _make_private(path: str) -> None:
     """A directory that is ours and nobody else can look into."""
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
+    if not private.make_directory(path):
         found = os.stat(path, follow_symlinks=False)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise ConfigurationError(
                 f"{path!r} must be a directory of this user with mode 0700; move it away or repair it"
-            ) from None
+            )
 
 
 def _private_name(area: str) -> bytes:

@@ -11,6 +11,7 @@ import os
 import re
 import threading
 
+from handrail import private
 from handrail.errors import JournalError
 
 _EXECUTOR = re.compile(r"[0-9a-f-]{36}")
@@ -24,9 +25,9 @@ class Lease:
     def __init__(self, directory: str, executor: str) -> None:
         self._path = os.path.join(directory, executor)
         self._key = (os.path.realpath(directory), executor)
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        private.make_directories(directory)
         with _guard:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            self._fd = private.open_file(self._path, os.O_RDWR | os.O_EXCL)
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _here[self._key] = os.getpid()
 

@@ -22,7 +22,7 @@ from typing import Any
 import apsw
 import platformdirs
 
-from handrail import faults
+from handrail import faults, private
 from handrail.errors import ConfigurationError, JournalCorrupt, JournalError, JournalPoisoned
 from handrail.journal import leases
 from handrail.journal.ledger import ApprovalRow, CallRow, GrantRow, Operation, Page
@@ -401,8 +401,8 @@ class _Turn:
     """
 
     def __init__(self, path: str) -> None:
-        self._next = os.open(path + ".next", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._now = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._next = private.open_file(path + ".next", os.O_RDWR)
+        self._now = private.open_file(path + ".lock", os.O_RDWR)
         self._taken = False
 
     def take(self) -> None:
@@ -436,10 +436,8 @@ def _make_private(path: str) -> None:
     """The file, readable by its owner only, in a directory that is."""
     directory = os.path.dirname(os.path.abspath(path))
     try:
-        if not os.path.isdir(directory):
-            os.makedirs(directory, mode=0o700, exist_ok=True)
-            os.chmod(directory, 0o700)  # makedirs obeys the umask
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        private.make_directories(directory)
+        os.close(private.open_file(path, os.O_RDWR))
     except OSError as error:
         raise JournalError(f"the journal cannot be made at {path}: {error}") from error
 

@@ -22,6 +22,7 @@ from typing import Any, Literal, cast
 
 import platformdirs
 
+from handrail import private
 from handrail.errors import ConfigurationError
 from handrail.mcp.definitions import Definition, Malformed
 from handrail.output import open_private_directory
@@ -194,7 +195,7 @@ class PinStore:
         directory = open_private_directory(os.path.dirname(self.path))
         try:
             name = os.path.basename(self.path) + ".lock"
-            lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
+            lock = private.open_file(name, os.O_RDWR, directory=directory)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield directory
@@ -224,8 +225,7 @@ class PinStore:
         name = os.path.basename(self.path)
         fresh = f"{name}.{os.getpid()}.new"
         servers = {server: _pin_json(pinned) for server, pinned in pins.items()}
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(fresh, flags, 0o600, dir_fd=directory)
+        fd = private.open_file(fresh, os.O_WRONLY | os.O_TRUNC, directory=directory)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             json.dump({"format": _FORMAT, "servers": servers}, file, ensure_ascii=True, indent=1)
             file.flush()

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from anyio import to_thread
 
+from handrail import private
 from handrail.errors import ChangeError, OverlayRefused
 from handrail.outcome import FullOutput, Reason, ToolOutcome
 from handrail.output import open_private_directory
@@ -320,8 +321,7 @@ class _Spill:
         parent = open_private_directory(self._directory)
         try:
             name = secrets.token_hex(16) + ".txt"
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._fd = os.open(name, flags, 0o600, dir_fd=parent)
+            self._fd = private.open_file(name, os.O_WRONLY | os.O_EXCL, directory=parent)
         finally:
             os.close(parent)
         self._path = os.path.join(self._directory, name)
