@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from handrail.approval.policy import RiskTable
 from handrail.cli import main
 from handrail.errors import ConfigurationError, HandrailError
+from handrail.tool import RiskLevel
 
 Run = Callable[..., tuple[int, str]]
 
@@ -53,6 +55,7 @@ def test_a_call_waits_is_shown_approved_and_happens(run: Run, tmp_path: Path) ->
     target = tmp_path / "workspace" / "a.txt"
     assert not target.exists()
     assert [row["approval_id"] for row in listed(run)] == [approval_id]
+    assert run("approvals", "show", approval_id[-5:]) == (1, f"there is no approval {approval_id[-5:]}")
     status, shown = run("approvals", "show", approval_id[-8:])
     assert status == 0
     for text in ('"builtin:write"', "risk      mutation", 'content: "hello"', "│ +hello", "sha256:"):
@@ -146,6 +149,17 @@ def test_policy_check_explain_and_replay(run: Run, tmp_path: Path) -> None:
         ("builtin:delete", "allow"),
     ]
     assert "2 would run without asking (1 of them destructive or dangerous)" in run("policy", "replay", str(policy))[1]
+
+    policy.write_text('version = 1\n[[rule]]\ntool = "builtin:write"\ndecision = "deny"\n')
+    status, output = run("policy", "replay", str(policy), "--json")
+    table = RiskTable().of(RiskLevel.DESTRUCTIVE, staged=True)
+    assert [(one["decision"], one["rule"], one["why"]) for one in json.loads(output)] == [
+        ("deny", "p.toml:2", "deny builtin:write"),
+        ("ask", table.rule, table.why),  # where no rule speaks
+    ]
+    said = run("policy", "replay", str(policy))[1]
+    assert "2 calls: 0 would run without asking (0 of them destructive or dangerous), 1 would be asked about, 1" in said
+    assert "!" not in said
 
 
 def test_a_policy_of_the_workspace_is_never_used(run: Run, tmp_path: Path) -> None:

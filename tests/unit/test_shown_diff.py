@@ -8,7 +8,7 @@ from rich.console import Console
 
 from handrail.agent.events import CallFinished
 from handrail.cli.show import diff_lines, show_diff, text_lines
-from handrail.cli.views import TextView
+from handrail.cli.views import MAX_DIFF_LINES, TextView
 from handrail.outcome import ChangesReport, ToolOutcome
 
 SEPARATORS = ("\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
@@ -48,6 +48,15 @@ def test_every_line_of_a_diff_is_there_in_its_style() -> None:
         "\\ No newline at end of file",
     ]
     assert [str(line.style) for line in lines] == ["", "bold", "bold", "cyan", "red", "green", "", ""]
+
+
+def test_a_long_diff_ends_in_the_number_of_lines_that_are_not_shown() -> None:
+    screen, out = console()
+    diff = "".join(f"+{number}\n" for number in range(MAX_DIFF_LINES + 3))
+    outcome = ToolOutcome.ok("done").with_(changes=ChangesReport("d", ("a",), diff, committed=True))
+    TextView(screen, screen, live=False).show(CallFinished("1", "write", outcome))
+    lines = [line.strip() for line in out.getvalue().splitlines()]
+    assert lines[1:] == [*(f"+{number}" for number in range(MAX_DIFF_LINES)), "… 3 more lines"]
 
 
 def test_an_output_keeps_its_lines_and_hides_nothing() -> None:
