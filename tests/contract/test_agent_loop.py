@@ -607,3 +607,32 @@ def test_a_signal_outlives_the_run_and_its_event_loop() -> None:
     kit = Kit(ScriptedModel(["ok"]))
     assert asyncio.run(kit.agent.run("go", signal=signal)).stop is StopReason.DONE
     signal.set("too late")  # would speak to a closed event loop
+
+
+class Stuck(ScriptedModel):
+    """Answers a few times; then it never comes back, and tells its caller's signal so."""
+
+    def __init__(self, answers: int, signal: Signal) -> None:
+        super().__init__([f"answer {number}" for number in range(answers)])
+        self.answers, self.signal = answers, signal
+
+    async def stream(self, request: ModelRequest) -> Any:
+        if len(self.requests) < self.answers:
+            async for event in super().stream(request):
+                yield event
+        else:
+            self.signal.set("interrupted")
+            await asyncio.Event().wait()
+
+
+@in_loop
+async def test_a_signal_interrupts_a_summary_and_the_conversation_stays_as_it_is() -> None:
+    signal = Signal()
+    kit = Kit(Stuck(8, signal))
+    result = await kit.run("0")
+    for number in range(1, 8):
+        await kit.run(str(number), run_id=result.run_id)
+    before = kit.transcript(result.run_id).records
+    assert not await asyncio.wait_for(kit.agent.compact(result.run_id, signal=signal), 10)
+    assert signal.is_set()  # it was asked for a summary
+    assert kit.transcript(result.run_id).records == before

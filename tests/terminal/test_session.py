@@ -300,3 +300,23 @@ def test_a_session_works_in_a_dumb_terminal_and_without_colour(start: Start, set
     session.end()
     assert (session.place.workspace / "a.txt").read_text() == "hello\n"
     assert re.findall(rb"\x1b\[[0-9;]*[34][0-7][0-9;]*m", session.terminal.raw) == []
+
+
+@pytest.mark.parametrize("key", ["\x1b", "\x03"], ids=["Esc", "Ctrl-C"])
+def test_a_summary_that_takes_long_is_interrupted_and_the_conversation_goes_on(start: Start, key: str) -> None:
+    held = threading.Event()
+    begun = threading.Event()
+    stuck = openai_streamed("Too late.", before=lambda number: begun.set() or (number == 0 and held.wait(PATIENCE)))
+    session = start(*(say(f"Answer {number}.") for number in range(6)), stuck, say("Back again."))
+    for number in range(6):
+        session.type(f"question {number}")
+        session.wait(rf"Answer {number}\.")
+    session.type("/compact")
+    session.wait("summarising")
+    assert begun.wait(PATIENCE)
+    session.key(key)
+    session.wait("interrupted; nothing was summarised")
+    held.set()
+    session.type("go on")
+    session.wait("Back again")
+    assert "question 0" in json.dumps(session.server.bodies[-1]["messages"])

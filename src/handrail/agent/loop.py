@@ -130,9 +130,12 @@ class Agent:
             await self.config.recover()
         return await self._opened(run_id, on_event, signal).resume()
 
-    async def compact(self, run_id: str, *, on_event: Listener | None = None) -> bool:
-        """Summarise the earlier part of a conversation now; ``False`` where there is nothing worth cutting."""
-        return await self._opened(run_id, on_event, None).compact()
+    async def compact(self, run_id: str, *, signal: Signal | None = None, on_event: Listener | None = None) -> bool:
+        """Summarise the earlier part of a conversation now; ``False`` where there is nothing worth cutting.
+
+        ``signal`` stops it; the conversation then stays as it is.
+        """
+        return await self._opened(run_id, on_event, signal).compact()
 
     async def stream(self, prompt: str, *, run_id: str | None = None) -> AsyncIterator[AgentEvent]:
         """:meth:`run`, event by event; the last is :class:`RunEnded`. Closing the iterator cancels the run."""
@@ -279,7 +282,9 @@ class _Drive:
     async def compact(self) -> bool:
         """Summarise now."""
         try:
-            return await self._compact()
+            with anyio.CancelScope() as scope, self._cancelled_by_signal(scope):
+                return await self._compact()
+            return False
         finally:
             self.transcript.close()
 

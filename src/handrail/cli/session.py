@@ -240,8 +240,13 @@ class Session:
 
     async def _compact(self) -> None:
         self._say("summarising …", "dim")
-        done = self._run_id is not None and await self._agent.compact(self._run_id)
-        self._say("summarised" if done else "there is nothing to summarise yet", "dim")
+        self._signal = Signal()
+        async with self._interruptible():
+            done = self._run_id is not None and await self._agent.compact(self._run_id, signal=self._signal)
+        stopped = (
+            "interrupted; nothing was summarised" if self._signal.is_set() else "there is nothing to summarise yet"
+        )
+        self._say("summarised" if done else stopped, "dim")
 
     async def _help(self) -> None:
         for name, what in COMMANDS.items():
