@@ -75,7 +75,9 @@ def executor_over(journal: CallJournal) -> ToolExecutor:
         return "ok"
 
     tools = ToolRegistry()
-    tools.register_from_def(ToolDef("nothing", risk_level=RiskLevel.SAFE, parameters={"type": "object"}), nothing)
+    parameters = {"type": "object"}
+    definition = ToolDef("nothing", risk_level=RiskLevel.SAFE, parameters=parameters, path_args=())
+    tools.register_from_def(definition, nothing)
     return ToolExecutor(tools, journal=journal, max_parallel=max(AT_ONCE))
 
 

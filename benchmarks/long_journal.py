@@ -34,10 +34,12 @@ PATTERN_ID = "019a0000-0000-7000-8000-000000000000"
 async def _one_call(path: Path) -> None:
     tools = ToolRegistry()
     tools.register_from_def(
-        ToolDef("nothing", risk_level=RiskLevel.SAFE, parameters={"type": "object"}), lambda args: "ok"
+        ToolDef("nothing", risk_level=RiskLevel.SAFE, parameters={"type": "object"}, path_args=()), lambda args: "ok"
     )
     journal = SqliteJournal(str(path))
-    await ToolExecutor(tools, journal=journal).execute("nothing", {"path": "a/b.py"}, call_id=PATTERN_ID)
+    outcome = await ToolExecutor(tools, journal=journal).execute("nothing", {"path": "a/b.py"}, call_id=PATTERN_ID)
+    if outcome.status != "ok":
+        raise RuntimeError(outcome.text)
     journal.close()
 
 
