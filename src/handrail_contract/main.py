@@ -115,7 +115,9 @@ def main(words: list[str] | None = None) -> int:
 def _interpreters(words: list[str]) -> dict[str, str]:
     found = {"handrail": sys.executable}
     for word in words:
-        name, _, path = word.rpartition("=")
+        name, equals, path = word.partition("=")
+        if not equals or "/" in name:  # a path alone, for all of them
+            name, path = "", word
         found[name] = path
     return found
 

@@ -9,7 +9,7 @@ from careless_adapter import BrokenAdapter, CarelessAdapter, ForgetfulAdapter, G
 from handrail_contract import probes
 from handrail_contract.adapter import Adapter, Answer
 from handrail_contract.adapters.handrail_ import HandrailAdapter
-from handrail_contract.main import main, score, table
+from handrail_contract.main import _interpreters, main, score, table
 
 CRASH = "crash: at most once"
 TESTS = str(Path(__file__).resolve().parents[1])
@@ -108,3 +108,8 @@ def test_a_name_that_is_none_is_refused_with_those_there_are(capsys: pytest.Capt
         main(["strandz"])
     assert ended.value.code == 2
     assert "there are: handrail, pydantic-ai" in capsys.readouterr().err
+
+
+def test_an_interpreter_is_named_for_one_framework_or_for_all_and_its_path_may_hold_any_sign() -> None:
+    found = _interpreters(["langchain=/opt/a=b/python", "/opt/c=d/python"])
+    assert (found["langchain"], found[""]) == ("/opt/a=b/python", "/opt/c=d/python")

@@ -67,7 +67,7 @@ def check(
     else:
         for mistake in found:
             say(f"{quoted(mistake.rule, 200).text}: {_KINDS[mistake.kind]}: {mistake.text}")
-        say(f"{len(rules.rules)} rules, {len(found)} {'mistake' if len(found) == 1 else 'mistakes'}.")
+        say(f"{_counted(len(rules.rules), 'rule')}, {_counted(len(found), 'mistake')}.")
     raise typer.Exit(1 if found else 0)
 
 
@@ -140,9 +140,13 @@ def replay(
     counts = Counter(one.verdict.decision for one in replayed)
     risky = sum(one.is_risky for one in replayed)
     say(
-        f"{len(replayed)} calls: {counts['allow']} would run without asking "
+        f"{_counted(len(replayed), 'call')}: {counts['allow']} would run without asking "
         f"({risky} of them destructive or dangerous), {counts['ask']} would be asked about, {counts['deny']} denied."
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _replayed_line(one: "Replayed") -> str:
