@@ -3,7 +3,8 @@
 from handrail.parked import Grant, GrantPattern, ParkedCall
 
 
-def question(call, number):
+def question(call, number=1, expires_at=9.0):
+    """A question about a call, with the approval id ``CALL-NUMBER``."""
     return ParkedCall(
         approval_id=f"{call}-{number}",
         call_id=call,
@@ -12,20 +13,21 @@ def question(call, number):
         binding="b",
         question={},
         asked_at=1.0,
-        expires_at=9.0,
+        expires_at=expires_at,
     )
 
 
-def grant(name):
+def grant(name, at=1.0):
+    """A lasting yes with this id, bound to nothing in particular."""
     return Grant(
         grant_id=name,
         session="s",
         agent="",
-        pattern=GrantPattern("t"),
+        pattern=GrantPattern("t", equals={"to": "ann"}),
         definition="",
         configuration="",
         workspace="",
         policy="",
         by="ann",
-        at=1.0,
+        at=at,
     )

@@ -15,7 +15,8 @@ from handrail.journal import audit, ledger
 from handrail.journal.postgres import PostgresJournal
 from handrail.journal.sqlite import SqliteJournal
 from handrail.outcome import ToolOutcome
-from handrail.parked import Answer, ParkedCall
+from handrail.parked import Answer
+from journal_kit import question
 from postgres_server import start_or_skip
 
 CALLS = ("a", "b", "c")
@@ -77,7 +78,7 @@ def outcome(status: str) -> dict:
 
 def operation(journal, what: str, call: str) -> ledger.Operation:
     if what in ("begin", "begin_approved"):
-        approval = {"id": f"approval-{call}", "by": "me", "binding": None} if what == "begin_approved" else None
+        approval = {"id": f"{call}-1", "by": "me", "binding": None} if what == "begin_approved" else None
         intent = {"kind": "intent", "call_id": call, "at": 1.0, "approval": approval, "executor": journal.executor}
         return ledger.begin(intent, journal.executor, [])
     if what == "settle":
@@ -85,18 +86,8 @@ def operation(journal, what: str, call: str) -> ledger.Operation:
     if what == "refuse":
         return ledger.refuse(call, {**outcome("error"), "kind": "refused", "call_id": call}, journal.executor, [])
     if what == "park":
-        parked = ParkedCall(
-            approval_id=f"approval-{call}",
-            call_id=call,
-            tool="t",
-            arguments={},
-            binding="b",
-            question={},
-            asked_at=1.0,
-            expires_at=1e12,
-        )
-        return ledger.park(parked, journal.executor, None, 1.0)
-    return ledger.answer(f"approval-{call}", Answer(verdict=what, by="me", at=1.0), 1.0)
+        return ledger.park(question(call, expires_at=1e12), journal.executor, None, 1.0)
+    return ledger.answer(f"{call}-1", Answer(verdict=what, by="me", at=1.0), 1.0)
 
 
 async def crashed(journal, reopen):

@@ -13,9 +13,10 @@ from handrail.journal import audit
 from handrail.journal.postgres import PostgresJournal
 from handrail.journal.recovering import Host, recover
 from handrail.journal.sqlite import SqliteJournal
-from handrail.parked import Answer, Grant, GrantPattern
+from handrail.parked import Answer
 from handrail.registry import ToolRegistry
 from handrail.tool import RiskLevel, ToolDef
+from journal_kit import grant
 from postgres_server import start_or_skip
 
 numbers = itertools.count()
@@ -40,13 +41,6 @@ def payer(journal, clock, ran=None):
     handler = (ran if ran is not None else []).append
     tools.register_from_def(ToolDef("pay", risk_level=RiskLevel.DANGEROUS), lambda args: handler("paid"))
     return ToolExecutor(tools, journal=journal, approver=Parks(), clock=clock)
-
-
-def grant(grant_id: str, at: float) -> Grant:
-    return Grant(
-        grant_id=grant_id, session="s", agent="a", pattern=GrantPattern("pay", equals={"to": "ann"}), definition="d",
-        configuration="c", workspace="w", policy="p", by="ann", at=at,
-    )  # fmt: skip
 
 
 @pytest.fixture
