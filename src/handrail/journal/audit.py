@@ -155,7 +155,7 @@ def _verify_rows(reader: Reader, base: Head, of_calls: int) -> None:
         _verify_call(row, must, records)
         for approval in must.approvals.values():
             _verify_approval(reader, approval, records)
-        records_seen += sum(_is_of_a_call(record.data) for record in records)
+        records_seen += must.told
         approvals_seen += len(must.approvals)
     if records_seen != of_calls:
         raise _call_without_row(reader, base)

@@ -18,10 +18,14 @@ SOMEBODY = "?"
 
 @dataclass(slots=True)
 class Standing:
-    """One call's row, ``None`` before its first record, and the row of each of its questions by approval id."""
+    """One call's row, ``None`` before its first record, and the row of each of its questions by approval id.
+
+    ``told`` counts the records that tell of it; evidence that came too late is not among them, and may be of no call.
+    """
 
     call_id: str
     call: CallRow | None = None
+    told: int = 0
     approvals: dict[str, ApprovalRow] = field(default_factory=dict[str, ApprovalRow])
 
     def use(self, approval_id: str) -> None:
@@ -48,6 +52,7 @@ def standing(call_id: str, records: Iterable[Record]) -> Standing:
         data = record.data
         if data["call_id"] != call_id:
             raise JournalCorrupt(f"record {record.sequence} is filed under another call", sequence=record.sequence)
+        found.told += data["kind"] != "stale"
         step = _STEPS.get(data["kind"])
         if step is None:
             continue
