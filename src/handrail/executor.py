@@ -62,7 +62,7 @@ from handrail.outcome import ChangesReport, Reason, ToolOutcome
 from handrail.output import OutputCap
 from handrail.parked import Answer, Grant, GrantStore, HeldIntent, ParkedCall
 from handrail.registry import ToolRegistry
-from handrail.schema import ArgumentsInvalid, JsonObject, Schema, decode_arguments
+from handrail.schema import ArgumentsInvalid, JsonObject, Schema, decode_arguments, is_unicode
 from handrail.tool import Effect, Job, Signal, ToolDef
 from handrail.walk import Listeners as Listeners
 from handrail.walk import (
@@ -777,7 +777,7 @@ def _require_workable(timeout: float, approval_ttl: float, max_output_bytes: int
 
 def _require_text(call_id: str) -> None:
     """An id of the host's own making goes to every store as it is, together with its neighbours' in one commit."""
-    if "\0" in call_id or call_id.encode("utf-8", "replace").decode() != call_id:
+    if "\0" in call_id or not is_unicode(call_id):
         raise ConfigurationError(f"the call id {call_id!r} is not Unicode text without NUL, so no journal can keep it")
 
 
