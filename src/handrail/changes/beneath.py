@@ -226,6 +226,12 @@ def exchange(from_fd: int, source: bytes, to_fd: int, target: bytes) -> None:
     _renameat2(from_fd, source, to_fd, target, _RENAME_EXCHANGE)
 
 
+def make_directory(parent: int, name: bytes) -> None:
+    """Make a directory that only its owner can use (0700), whatever the umask takes or ``parent`` hands down."""
+    os.mkdir(name, 0o700, dir_fd=parent)
+    change_mode(parent, name, 0o700)
+
+
 def change_mode(parent: int, name: bytes, mode: int) -> None:
     """Set the permission bits of what ``name`` is now, never of what a link points to."""
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)

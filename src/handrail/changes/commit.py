@@ -257,8 +257,7 @@ def prepare(root: int, private: bytes, steps: tuple[Step, ...], compared: Compar
     try:
         discard_private(root, private)  # what a killed process left before it recorded anything
         faults.point("prepare:private-directory")
-        os.mkdir(private, 0o700, dir_fd=root)
-        beneath.change_mode(root, private, 0o700)  # a set-group-id bit inherited from the workspace goes
+        beneath.make_directory(root, private)
         with beneath.directory(root, private) as slots:
             inodes = {step.index: _build(root, slots, step, compared, blobs) for step in steps if step.after}
             inodes = {index: inode for index, inode in inodes.items() if inode}
@@ -323,7 +322,7 @@ def _inherited_group(parent: int) -> int | None:
 
 def _make(slots: int, at: bytes, path: bytes, state: FileState, blobs: Blobs) -> None:
     if state.kind == "directory":
-        os.mkdir(at, 0o700, dir_fd=slots)
+        beneath.make_directory(slots, at)
     elif state.kind == "link":
         os.symlink(state.target or b"", at, dir_fd=slots)
     else:
