@@ -309,6 +309,7 @@ def warm_up(config: Config, facts: contain.Facts) -> None:
     gc.freeze()
     gc.disable()
     _libc.trim_heap()
+    _libc.use_up_holes()
     if len(os.listdir("/proc/self/task")) != 1:
         raise RuntimeError("an import started a thread; a zygote cannot be forked from")
 
