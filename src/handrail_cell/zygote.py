@@ -378,10 +378,41 @@ class Zygote:
         _remove_tree(self.facts.scratch_base)
 
     def _park(self) -> bool:
-        data, extra, _, _ = self.host.recvmsg(frames.PARK_BYTES, ROOM_FOR_DESCRIPTORS)
-        if len(data) != frames.PARK_BYTES or len(extra) != 1:
-            return False
-        fds = DESCRIPTORS[frames.PARK_DESCRIPTORS].unpack(extra[0][2])
+        """Begin every cell that is asked for by now. False when the host is gone.
+
+        They are forked one right after another: what this process writes to between two forks it must copy first.
+        Each has the others' descriptors then, and closes them with its own before it waits for its job.
+        """
+        asked, there = self._asked_for()
+        born = [self._fork(fds) for fds in asked]
+        for fds, child in zip(asked, born, strict=True):
+            for fd in fds[:REPORT]:
+                os.close(fd)
+            if child is None:
+                os.close(fds[REPORT])
+                continue
+            pid, pidfd, lent = child
+            self.waiting[pidfd] = (pid, fds[REPORT], lent)
+            self.epoll.register(pidfd, select.EPOLLIN)
+        return there
+
+    def _asked_for(self) -> tuple[list[tuple[int, ...]], bool]:
+        """The descriptors for each cell that the host wants, and whether the host is there still."""
+        asked: list[tuple[int, ...]] = []
+        while len(asked) < AT_A_TIME:
+            try:
+                data, extra, _, _ = self.host.recvmsg(frames.PARK_BYTES, ROOM_FOR_DESCRIPTORS, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            if len(data) != frames.PARK_BYTES or len(extra) != 1:
+                return asked, False
+            asked.append(DESCRIPTORS[frames.PARK_DESCRIPTORS].unpack(extra[0][2]))
+        return asked, True
+
+    def _fork(self, fds: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]] | None:
+        """Fork one cell: its process id, a descriptor of it, and what it was lent. ``None``, reported, if it cannot
+        be.
+        """
         lent: tuple[int, ...] = ()
         try:
             if self.lender is not None:
@@ -389,19 +420,17 @@ class Zygote:
             pid, pidfd = _libc.clone(0 if self.facts.reduced else namespaces.OWN_WALLS)
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.write(fds[3], frames.UNBORN.pack(frames.UNBORN_MAGIC, error.errno or 0))
-            for fd in fds:
-                os.close(fd)
+                os.write(fds[REPORT], frames.UNBORN.pack(frames.UNBORN_MAGIC, error.errno or 0))
             if self.lender is not None and lent:
                 self.lender.give_back(lent)
-            return True
+            return None
         if pid == 0:
             live(self.facts, fds[0], fds[1], fds[2])
-        for fd in fds[:3]:
-            os.close(fd)
-        self.waiting[pidfd] = (pid, fds[3], lent)
-        self.epoll.register(pidfd, select.EPOLLIN)
-        return True
+        return pid, pidfd, lent
+
+
+REPORT = 3
+"""Which of a cell's descriptors the warm parent keeps, to say how the cell ended. The others are the cell's own."""
 
 
 def _group_of(pid: int) -> int:

@@ -115,6 +115,31 @@ def test_a_call_whose_parked_cell_has_died_runs_in_another():
 
 
 @pytest.mark.walls
+def test_cells_that_were_asked_for_together_all_come_and_hold_nothing_of_each_other():
+    calls = 20  # more than are begun in one go
+    before, results = keepers(), []
+    look = InlineCode("import os\nresult = os.listdir('/proc/self/fd')")
+    with Supervisor(pool_size=0) as supervisor:
+        supervisor.warm(PROFILE)
+        (keeper,) = keepers() - before
+        (parent,) = psutil.Process(keeper).children()
+        open_files = psutil.Process().num_fds()
+        threads = [
+            threading.Thread(target=lambda: results.append(supervisor.run_sync(look, PROFILE))) for _ in range(calls)
+        ]
+        parent.suspend()
+        try:
+            for thread in threads:
+                thread.start()
+            assert eventually(lambda: psutil.Process().num_fds() >= open_files + calls * 4)  # four for each cell
+        finally:
+            parent.resume()
+        for thread in threads:
+            thread.join()
+    assert [result.value for result in results] == [b'["0", "1", "2", "3"]'] * calls  # 3 is the listing's own
+
+
+@pytest.mark.walls
 def test_a_call_whose_warm_parent_has_died_runs_in_a_new_one():
     before = keepers()
     with Supervisor(pool_size=2) as supervisor:
