@@ -237,20 +237,20 @@ def trim_heap() -> None:
 def use_up_holes() -> int:
     """Take the holes in the C library's heap for good: a fork that filled one would have its page copied first.
 
-    What forks allocate then lies together, at the heap's end. Returns how many bytes were taken; none where the
-    allocator is not glibc's.
+    What forks allocate then lies together, at the heap's end. Call :func:`trim_heap` before: it joins holes that touch.
+    Returns how many bytes were taken; none where the allocator is not glibc's.
     """
-    if _libc is None or not hasattr(_libc, "mallopt"):
+    if _libc is None or not hasattr(_libc, "malloc_trim"):
         return 0
     malloc, free = _libc.malloc, _libc.free
     malloc.argtypes, malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
     free.argtypes, free.restype = (ctypes.c_void_p,), None
-    for most in (1, 0):  # the small holes that it keeps apart are joined when this changes, and then no more are
-        _libc.mallopt(M_MXFAST, most)
     end = malloc(BEYOND_HOLES)
+    if not end:
+        return 0
     taken = 0
     for size in HOLES:
-        while taken < MOST_IN_HOLES and (block := malloc(size)) and end:
+        while taken < MOST_IN_HOLES and (block := malloc(size)):
             if block > end:
                 free(block)
                 break
@@ -259,12 +259,12 @@ def use_up_holes() -> int:
     return taken
 
 
-M_MXFAST = 1
 BEYOND_HOLES = 100_000
 """Larger than any hole of a trimmed heap, and smaller than what is mapped on its own."""
 HOLES = (*(1 << power for power in range(16, 7, -1)), *range(240, 8, -16))
 """Large ones first, so that each is filled with as few blocks as will do."""
 MOST_IN_HOLES = 8 << 20
+"""Where the heap grows downwards, new blocks look like holes: then this ends it."""
 
 
 class Filter:

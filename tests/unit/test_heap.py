@@ -19,7 +19,9 @@ SIZES = (24, 300, 2_000, 20_000)
 blocks = [libc.malloc(size) for _ in range(200) for size in SIZES]
 for block in blocks[:-1:2]:
     libc.free(block)
-taken = [_libc.use_up_holes(), _libc.use_up_holes()] if sys.argv[1] == "used up" else []
+if sys.argv[1] == "bounded":
+    _libc.MOST_IN_HOLES = 10_000
+taken = [_libc.use_up_holes(), _libc.use_up_holes()] if sys.argv[1] != "as they are" else []
 later = [libc.malloc(size) for size in SIZES]
 json.dump({"taken": taken, "end": max(blocks), "later": later}, sys.stdout)
 """
@@ -44,6 +46,11 @@ def test_what_is_taken_is_what_the_holes_had_and_a_second_time_finds_none():
     first, second = allocate("used up")["taken"]
     assert 200 * (24 + 2_000) <= first < 4_000_000
     assert second < 10_000
+
+
+def test_no_more_is_taken_than_the_bound_and_one_block():
+    first, _ = allocate("bounded")["taken"]
+    assert 10_000 <= first < 10_000 + max(_libc.HOLES)
 
 
 def test_another_allocator_is_left_alone(monkeypatch: pytest.MonkeyPatch):
