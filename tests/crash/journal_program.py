@@ -1,7 +1,10 @@
-"""Kill a program at its first, second, third … fault point until a run survives; recover after each; say what was seen.
+"""Kill a program at each fault point that a run of it reaches; recover after each; say what was seen.
+
+A point is a name and which time it is reached: two threads may reach theirs in another order, or not, in another run.
 
 Started by the test as a program, because each run is a fork of it: so it is warm, and has one thread. Prints one JSON
-object for each run: where it died, how often each effect happened, and what the journal then says. What is killed:
+object for each run: where it died, how often each effect happened, and what the journal then says. The last is of the
+run that told the points, and was not killed. What is killed:
 
 - ``calls``: the process that runs one call of each kind;
 - ``every-write``: the same with one call, at each write and flush of SQLite's files too;
@@ -10,14 +13,17 @@ object for each run: where it died, how often each effect happened, and what the
 """
 
 import asyncio
+import itertools
 import json
 import os
 import signal
 import socket
 import sys
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import NamedTuple
 
 from crash.faulty_vfs import FaultyVFS
 from handrail import faults
@@ -213,40 +219,57 @@ def forked(work: Callable[[socket.socket], object], server: PostgresServer | Non
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+class Point(NamedTuple):
+    """The ``time``-th reaching of the fault point ``name``."""
+
+    name: str
+    time: int
+
+
 def struck_at(
-    number: int, trace: Path, strike: Callable[[], object], work: Coroutine[None, None, object], passing_by: str = "-"
+    point: Point | None,
+    trace: Path,
+    strike: Callable[[], object],
+    work: Coroutine[None, None, object],
+    passing_by: str = "-",
 ) -> None:
-    """``strike`` at the ``number``-th point that ``work`` reaches, but for those that begin with ``passing_by``."""
-    reached = 0
+    """``strike`` at one point that ``work`` reaches. With none, write down the names of all, but for those that begin
+    with ``passing_by``.
+    """
+    reached: list[str] = []
+    one_by_one = threading.Lock()
 
     def hook(name: str) -> None:
-        nonlocal reached
-        if name.startswith(passing_by):
-            return
-        reached += 1
-        if reached == number:
+        with one_by_one:
+            reached.append(name)
+            here = point is not None and point == (name, reached.count(name))
+        if here:
             trace.write_text(name)
             strike()
 
     with faults.armed(hook):
         asyncio.run(work)
+    if point is None:
+        trace.write_text("\n".join(name for name in reached if not name.startswith(passing_by)))
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def one_run(store: str, directory: Path, number: int, what: str, server: PostgresServer | None) -> tuple[int, int]:
-    """What is to be killed, killed at its ``number``-th point, and a look at what it left; both exit statuses."""
+def one_run(
+    store: str, directory: Path, point: Point | None, what: str, server: PostgresServer | None
+) -> tuple[int, int]:
+    """What is to be killed, killed at a point, and a look at what it left; both exit statuses."""
     directory.mkdir()
-    trace = directory / "died-at"
+    trace = directory / "points"
 
     def struck(asking: socket.socket) -> None:
         work = recovered(store, directory) if what == "recovery" else scenario(store, directory, what)
         if server is None:
-            struck_at(number, trace, die, work)
+            struck_at(point, trace, die, work)
         else:  # a decision is pure: between the points around it the server has nothing to do
-            struck_at(number, trace, lambda: asking.send(b"k") and asking.recv(1), work, "journal.decide.")
+            struck_at(point, trace, lambda: asking.send(b"k") and asking.recv(1), work, "journal.decide.")
 
     def look(_: socket.socket) -> None:
         (directory / "result").write_text(json.dumps(asyncio.run(recovered(store, directory))))
@@ -256,26 +279,52 @@ def one_run(store: str, directory: Path, number: int, what: str, server: Postgre
     return forked(struck, server), forked(look)
 
 
+def points_in(directory: Path) -> list[Point]:
+    """What a run reached, or where it was struck."""
+    trace, met = directory / "points", Counter()
+    names = trace.read_text().split() if trace.exists() else []
+    found = []
+    for name in names:
+        met[name] += 1
+        found.append(Point(name, met[name]))
+    return found
+
+
+ATTEMPTS = 5
+"""A point that one run reached may be missing in another: a thread was ready sooner, and had less to wait for."""
+
+
 def main(store: str, root: Path, what: str) -> None:
     server = PostgresServer(root) if what == "server" else None
-    number, died_at = 0, "the start"
+    numbers = itertools.count(1)
+
+    def tried(point: Point | None) -> tuple[dict, list[Point]]:
+        number = next(numbers)
+        directory = root / f"at-{number}"
+        status, looked = one_run(store if server is None else server.dsn, directory, point, what, server)
+        result, effects = directory / "result", directory / "effects"
+        points = points_in(directory)
+        return {
+            "number": number,
+            "status": status,
+            "died_at": points[0].name if point and points else None,
+            "looked": looked,
+            "effects": Counter(effects.read_text().split() if effects.exists() else []),
+            "real": (directory / "changes-are-real").exists(),
+            **(json.loads(result.read_text()) if result.exists() else {}),
+        }, points
+
     try:
-        while died_at is not None:
-            number += 1
-            directory = root / f"at-{number}"
-            status, looked = one_run(store if server is None else server.dsn, directory, number, what, server)
-            trace, result, effects = directory / "died-at", directory / "result", directory / "effects"
-            died_at = trace.read_text() if trace.exists() else None
-            seen = {
-                "number": number,
-                "status": status,
-                "died_at": died_at,
-                "looked": looked,
-                "effects": Counter(effects.read_text().split() if effects.exists() else []),
-                "real": (directory / "changes-are-real").exists(),
-                **(json.loads(result.read_text()) if result.exists() else {}),
-            }
-            print(json.dumps(seen), flush=True)
+        survivor, points = tried(None)
+        for point in points:
+            for _ in range(ATTEMPTS):
+                seen, struck = tried(point)
+                print(json.dumps(seen), flush=True)
+                if struck:
+                    break
+            else:
+                raise RuntimeError(f"{point} was reached once, and then not again in {ATTEMPTS} runs")
+        print(json.dumps(survivor), flush=True)
     finally:
         if server is not None:
             server.stop()
