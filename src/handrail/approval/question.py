@@ -34,7 +34,8 @@ def sheet(request: ApprovalRequest, *, width: int = 80, whole: bool = False, gra
     """
     limit = 4_000_000 if whole else MAX_VALUE_CHARACTERS
     title = "Make these changes?" if request.changes is not None else "Run this tool?"
-    arguments, complete = arguments_lines(request.arguments, limit)
+    arguments, arguments_complete = arguments_lines(request.arguments, limit)
+    links, links_complete = _link_lines(request, limit)
     diff, diff_complete = block_lines(request.diff, max_lines=10**9 if whole else MAX_DIFF_LINES, width=limit)
     lines = [
         title,
@@ -50,7 +51,7 @@ def sheet(request: ApprovalRequest, *, width: int = 80, whole: bool = False, gra
         "",
         "arguments:" if arguments else "arguments: none",
         *_barred(arguments),
-        *_links(request),
+        *_barred(links),
     ]
     if request.changes is not None:
         count = len(request.changes)
@@ -61,7 +62,7 @@ def sheet(request: ApprovalRequest, *, width: int = 80, whole: bool = False, gra
         lines += ["", "a lasting yes would cover, in this session:", *_barred(grant_lines(offer, limit))]
     offer_complete = offer is None or grant_is_complete(offer, limit)
     wrapped = tuple(piece for line in lines for piece in wrapped_line(line, max(width, MINIMUM_WIDTH)))
-    return Sheet(wrapped, complete and diff_complete and offer_complete)
+    return Sheet(wrapped, arguments_complete and links_complete and diff_complete and offer_complete)
 
 
 def _optional(label: str, value: str) -> list[str]:
@@ -77,13 +78,16 @@ def _described(request: ApprovalRequest) -> list[str]:
     return ["it says of itself:", *_barred(lines)] if request.description else []
 
 
-def _links(request: ApprovalRequest) -> list[str]:
-    """Where paths lead, if that is not where they stand."""
+def _link_lines(request: ApprovalRequest, limit: int) -> tuple[list[str], bool]:
+    """Where paths lead, if that is not where they stand, and whether that is all of it."""
     lines: list[str] = []
+    complete = True
     for name, resolved in sorted(request.resolved_paths.items()):
         if resolved != request.arguments.get(name):
-            lines.append(f"{quoted(name, 200).text} leads through links to {quoted(resolved).text}")
-    return [*_barred(lines)] if lines else []
+            place = quoted(resolved, limit)
+            lines.append(f"{quoted(name, 200).text} leads through links to {place.text}")
+            complete = complete and place.complete
+    return lines, complete
 
 
 def _barred(lines: list[str]) -> list[str]:

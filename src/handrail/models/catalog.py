@@ -17,9 +17,11 @@ Keys are never written in the file, and never taken from the workspace: no ``.en
 
 import importlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import platformdirs
 
@@ -55,7 +57,18 @@ _CLIENTS = {
     "openai": ("handrail.models.openai_compatible", "OpenAICompatible"),
     "anthropic": ("handrail.models.anthropic", "Anthropic"),
 }
-_KEYS = {"provider", "model", "base_url", "key_env", "stream", "timeout", "extra", "max_tokens_field"}
+_KINDS: dict[str, tuple[type, str]] = {
+    "provider": (str, "a string"),
+    "model": (str, "a string"),
+    "base_url": (str, "a string"),
+    "key_env": (str, "a string"),
+    "stream": (bool, "true or false"),
+    "timeout": (object, ""),  # its number is checked where all numbers of a host are
+    "extra": (dict, "a table like { temperature = 0 }"),
+    "max_tokens_field": (str, "a string"),
+}
+"""What a table of the file may say, and the kind of each."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def default_models_path() -> str:
@@ -129,14 +142,11 @@ def _from_table(name: str, table: Any, path: str) -> tuple[str, str, Endpoint]:
     if not isinstance(table, dict):
         raise ConfigurationError(f"{where} must be a table")
     given = cast("dict[str, Any]", table)
-    if unknown := set(given) - _KEYS:
-        raise ConfigurationError(f"{where}: unknown key {min(unknown)!r}; there are: {', '.join(sorted(_KEYS))}")
+    _check_table(where, given)
     provider, model = given.get("provider"), given.get("model")
-    if provider not in ENDPOINTS or not isinstance(model, str):
+    if provider not in ENDPOINTS or not model:
         raise ConfigurationError(f"{where} needs a model, and a provider out of: {', '.join(ENDPOINTS)}")
     known = ENDPOINTS[cast("str", provider)]
-    if "timeout" in given:
-        require_seconds(f"{where}: timeout", given["timeout"])
     options = {key: given[key] for key in ("stream", "timeout", "extra", "max_tokens_field") if key in given}
     endpoint = replace(
         known,
@@ -145,4 +155,30 @@ def _from_table(name: str, table: Any, path: str) -> tuple[str, str, Endpoint]:
         key_needed=bool(given.get("key_env")) or (known.key_needed and "base_url" not in given),
         options={**known.options, **options},
     )
-    return cast("str", provider), model, endpoint
+    return cast("str", provider), cast("str", model), endpoint
+
+
+def _check_table(where: str, given: Mapping[str, Any]) -> None:
+    """Raises :class:`~handrail.errors.ConfigurationError` for what no model could be asked with."""
+    if unknown := set(given) - set(_KINDS):
+        raise ConfigurationError(f"{where}: unknown key {min(unknown)!r}; there are: {', '.join(sorted(_KINDS))}")
+    for key, value in given.items():
+        kind, words = _KINDS[key]
+        if not isinstance(value, kind):
+            raise ConfigurationError(f"{where}: {key} must be {words}")
+    if "timeout" in given:
+        require_seconds(f"{where}: timeout", given["timeout"])
+    if "base_url" in given and not _is_address(given["base_url"]):
+        raise ConfigurationError(f"{where}: base_url must be an address like https://llm.example.org/v1")
+    if given.get("key_env") and not _VARIABLE.fullmatch(given["key_env"]):  # perhaps a key: then it is not repeated
+        raise ConfigurationError(
+            f"{where}: key_env must be the name of an environment variable that holds the key, like WORK_LLM_KEY"
+        )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

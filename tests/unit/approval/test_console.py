@@ -326,7 +326,7 @@ bursts = st.lists(
 )
 
 
-@pytest.mark.parametrize("missing", ["arguments", "diff", "equals", "beneath"])
+@pytest.mark.parametrize("missing", ["arguments", "place", "diff", "equals", "beneath"])
 def test_a_question_of_which_anything_is_left_out_is_not_complete(missing: str) -> None:
     request = ApprovalRequest(
         approval_id="a", call_id="c", tool="host:t", title="t", risk=RiskLevel.MUTATION, source="host", arguments={},
@@ -336,6 +336,7 @@ def test_a_question_of_which_anything_is_left_out_is_not_complete(missing: str) 
     long = "x" * 5_000
     left_out: dict[str, Any] = {
         "arguments": {"arguments": {"n": long}},
+        "place": {"arguments": {"n": "link"}, "resolved_paths": {"n": long}},
         "diff": {"diff": "+\n" * 500, "changes": ChangeSet(())},
         "equals": {"can_grant": True, "offer": GrantPattern("host:t", equals={"n": long})},
         "beneath": {"can_grant": True, "offer": GrantPattern("host:t", beneath={"n": long})},
