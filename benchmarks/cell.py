@@ -8,6 +8,8 @@ as many a second as bare forks of the warm parent; a parked cell's private memor
 """
 
 import argparse
+import functools
+import itertools
 import json
 import os
 import platform
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +32,9 @@ from handrail.sandbox.supervisor import InlineCode, Supervisor
 from handrail.sandbox.zygotes import interpreter
 
 CODE = InlineCode("import math; print(math.sqrt(2))")
+"""The same each time, as a tool's is, so that it is compiled once. See ``NEW_CODE``."""
+NEW_CODE = "8, code new each time"
+"""As from an agent that writes it anew: every call compiles its own."""
 NUMPY = InlineCode("import numpy; print(float(numpy.sqrt(2.0)))")
 TURNS = 10
 """So often are calls at once and bare forks measured in turns: what either takes is not the same from one second to the
@@ -40,6 +45,7 @@ SUSTAINED = 2
 REHEARSED_S = 0.1
 """Cells that were parked just now rehearse a while later, and then wait."""
 
+SAME = itertools.repeat(CODE)
 ANSWER = b"1.4142135623730951\n"
 
 FORKER = """
@@ -195,8 +201,12 @@ class Crowd:
 
 
 def crowds(rounds: int, supervisor: Supervisor, forks: BareForks) -> dict[str, dict[str, Any]]:
-    """1, 8 and 64 calls at once, in turns, with bare forks before and after each, when nothing else is being done."""
-    found = {n: Crowd() for n in (1, 8, 64)}
+    """1, 8 and 64 calls at once, and 8 of new code, in turns.
+
+    Before and after each, when nothing else is being done, come bare forks.
+    """
+    found = {"1": Crowd(), "8": Crowd(), "64": Crowd(), NEW_CODE: Crowd()}
+    new = (InlineCode(f"{CODE.source}  # {number}") for number in itertools.count())
     count = max(rounds // 2, 2)
 
     def alone() -> list[float]:
@@ -207,16 +217,19 @@ def crowds(rounds: int, supervisor: Supervisor, forks: BareForks) -> dict[str, d
     for _ in range(TURNS):
         before = alone()
         for n, one in found.items():
-            times, rate = crowd(supervisor, n, SUSTAINED * rounds)
+            codes = new if n == NEW_CODE else SAME
+            times, rate = crowd(supervisor, int(n.partition(",")[0]), SUSTAINED * rounds, codes)
             after = alone()
             one.times += times
             one.rates.append(rate)
             one.forks.append(2 * count / (sum(before) + sum(after)))
             before = after
-    return {str(n): one.report() for n, one in found.items()}
+    return {n: one.report() for n, one in found.items()}
 
 
-def crowd(supervisor: Supervisor, at_once: int, calls: int) -> tuple[list[float], float]:
+def crowd(
+    supervisor: Supervisor, at_once: int, calls: int, codes: Iterator[InlineCode] = SAME
+) -> tuple[list[float], float]:
     """Seconds of each call, and calls a second, with ``at_once`` threads calling."""
     profile = SandboxProfile()
     times: list[float] = []
@@ -228,7 +241,8 @@ def crowd(supervisor: Supervisor, at_once: int, calls: int) -> tuple[list[float]
             with lock:
                 if next(left, None) is None:
                     return
-            taken = timed(lambda: supervisor.run_sync(CODE, profile))
+                code = next(codes)
+            taken = timed(functools.partial(supervisor.run_sync, code, profile))
             with lock:
                 times.append(taken)
 
@@ -277,7 +291,7 @@ def main() -> None:
         memory = private_megabytes(supervisor) if os.geteuid() == 0 else None
         deaths = [host_death() for _ in range(10)]
     forks.close()
-    best = max(grown.values(), key=lambda one: one["calls / bare forks"])
+    best = max((grown[n] for n in ("1", "8", "64")), key=lambda one: one["calls / bare forks"])
     report = {
         "machine": f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}",
@@ -300,7 +314,7 @@ def main() -> None:
     for name, values in found.items():
         print(f"  {name:28} " + "  ".join(f"{key} {value}" for key, value in values.items()))
     for name, values in grown.items():
-        print(f"  {name:>3} at once                   " + "  ".join(f"{key} {value}" for key, value in values.items()))
+        print(f"  {name:>21} at once " + "  ".join(f"{key} {value}" for key, value in values.items()))
     print(f"  a parked cell's private memory {memory} MB")
     print(f"  a cell outlives its killed host by {quantiles(deaths)} ms; the machine is {slowness()} times slow")
     for name, value in report["goals"].items():

@@ -10,8 +10,8 @@ Host and zygote speak over a sequenced-packet socket, one message at a time; hos
 - *ready*, *confined*, *failed* (cell to host, on the job stream): a :data:`FRAME` head and text. All of them are
   written by trusted code before a byte of the tool's runs; after *confined* the stream is closed.
 - *job* (host to cell): :data:`JOB` head, then ``meta`` (:data:`LIMITS`, then JSON, nothing for :data:`PLAIN`; the same
-  for every call with one profile), ``name`` (a file name, or JSON of argv and cwd), ``source`` and ``input``;
-  descriptors ride with the head.
+  for every call with one profile), ``name`` (a file name, or JSON of argv and cwd), ``source``, ``compiled`` (what an
+  earlier cell made of that source, or nothing) and ``input``; descriptors ride with the head.
 - *result*: left by the cell in the result memory: :data:`RESULT` head and a body. Untrusted: any code in the cell can
   write there.
 """
@@ -37,7 +37,7 @@ GIFTS = ("pidfd", "scratch", "view", "mounts", "farewell")
 FRAME = struct.Struct("=cI")
 READY, CONFINED, FAILED = b"R", b"C", b"X"
 
-JOB = struct.Struct("=4sIIII")  # magic, bytes of meta, name, source, input
+JOB = struct.Struct("=4sIIIII")  # magic, bytes of meta, name, source, compiled, input
 JOB_BYTES = JOB.size
 JOB_MAGIC = b"job1"
 LIMITS = struct.Struct("=6q")  # seconds of processor time; bytes of memory; processes; bytes of disk, of a file; files
@@ -58,7 +58,7 @@ JOB_DESCRIPTORS = 4  # workspace, then stdin, stdout, stderr of a long-lived pro
 
 RESULT = struct.Struct("=II")  # kind, bytes of body
 RESULT_BYTES = 4 * 1024 * 1024
-NOTHING, VALUE, ERROR, STATUS = 0, 1, 2, 3
+NOTHING, VALUE, ERROR, STATUS, CODE = 0, 1, 2, 3, 4
 
 KEEPER_ASK = struct.Struct("=4sI")  # magic, copies wanted; then the path
 KEEPER_MAGIC = b"tree"

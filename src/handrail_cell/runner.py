@@ -11,11 +11,13 @@ import functools
 import io
 import json
 import linecache
+import marshal
 import os
 import signal
 import sys
 import traceback
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -59,8 +61,11 @@ def open_streams() -> None:
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "rb", closefd=False)), encoding="utf-8")
 
 
-def run_inline(source: bytes, input_json: bytes, filename: str, results: ResultMemory) -> int:
-    """Run a tool's Python as ``__main__``. Returns the exit status a script of it would have had."""
+def run_inline(source: bytes, compiled: bytes, input_json: bytes, filename: str, results: ResultMemory) -> int:
+    """Run a tool's Python as ``__main__``. Returns the exit status a script of it would have had.
+
+    ``compiled`` is what :func:`compile_inline` left in an earlier cell, or nothing.
+    """
     module = types.ModuleType("__main__")
     module.__dict__.update(__builtins__=builtins, __file__=filename, input_data=None)
     sys.modules["__main__"] = module
@@ -70,7 +75,8 @@ def run_inline(source: bytes, input_json: bytes, filename: str, results: ResultM
         text = source.decode("utf-8")
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         module.__dict__["input_data"] = None if input_json in EMPTY_INPUT else json.loads(input_json)
-        exec(compile(text, filename, "exec", dont_inherit=True), module.__dict__)
+        code = marshal.loads(compiled) if compiled else compile(text, filename, "exec", dont_inherit=True)
+        exec(code, module.__dict__)
     except SystemExit as leaving:
         status = _exit_status(leaving.code)
     except BaseException as error:
@@ -85,6 +91,19 @@ def run_inline(source: bytes, input_json: bytes, filename: str, results: ResultM
         except BaseException:  # the code may have put anything there
             pass
     return status
+
+
+def compile_inline(source: bytes, filename: str, results: ResultMemory) -> int:
+    """Compile a tool's Python, run nothing of it, and leave the code for later cells. Returns an exit status.
+
+    Nothing is left of what the compiler warns about or refuses: each call is to hear that itself.
+    """
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        code = compile(source.decode("utf-8"), filename, "exec", dont_inherit=True)
+    if not heard:
+        results.leave(frames.CODE, marshal.dumps(code))
+    return 0
 
 
 def _exit_status(code: Any) -> int:

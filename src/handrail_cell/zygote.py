@@ -12,6 +12,7 @@ import contextlib
 import gc
 import json
 import linecache
+import marshal
 import os
 import select
 import signal
@@ -297,9 +298,10 @@ def warm_up(config: Config, facts: contain.Facts) -> None:
     if facts.procfs >= 0:
         rehearse_parking(facts)
     results = runner.ResultMemory(None)
+    failing = b"1/0", marshal.dumps(compile(b"1/0", "warm", "exec"))
     for _ in range(REHEARSALS):  # often enough for the interpreter to have specialised the code on the way
         rehearse(results, facts)
-        runner.run_inline(b"1/0", b"", "warm", results)
+        runner.run_inline(*failing, b"", "warm", results)
     facts.stale = runner.stale_after_fork()
     linecache.cache.clear()
     os.chdir("/")
@@ -570,7 +572,7 @@ def _close_from(low: int, keep: Iterable[int]) -> None:
 class Job:
     """What :func:`receive` read: metadata from the host, and the tool's own bytes, not looked at yet."""
 
-    __slots__ = ("descriptors", "input_json", "limits", "meta", "name", "source")
+    __slots__ = ("compiled", "descriptors", "input_json", "limits", "meta", "name", "source")
 
     def __init__(
         self,
@@ -578,6 +580,7 @@ class Job:
         limits: frames.Numbers,
         name: bytes,
         source: bytes,
+        compiled: bytes,
         input_json: bytes,
         fds: list[int],
     ) -> None:
@@ -585,11 +588,12 @@ class Job:
         self.limits = limits
         self.name = name
         self.source = source
+        self.compiled = compiled
         self.input_json = input_json
         self.descriptors = fds
 
 
-NOT_YET = Job({}, contain.NO_LIMITS, b"", b"", b"", [])
+NOT_YET = Job({}, contain.NO_LIMITS, b"", b"", b"", b"", [])
 """The job has not come."""
 
 
@@ -618,8 +622,8 @@ def receive(stream: socket.SocketType) -> Job | None:
     if size < frames.JOB_BYTES:
         return None
     head = bytes(FIRST_READ[:size])
-    _, meta, name, source, input_json = frames.JOB.unpack_from(head)
-    total = frames.JOB_BYTES + meta + name + source + input_json
+    _, meta, name, source, compiled, input_json = frames.JOB.unpack_from(head)
+    total = frames.JOB_BYTES + meta + name + source + compiled + input_json
     data = head if size == total else _rest(stream, head, total)
     if len(data) != total:
         return None
@@ -627,13 +631,15 @@ def receive(stream: socket.SocketType) -> Job | None:
     b = a + meta
     c = b + name
     d = c + source
+    e = d + compiled
     said = data[a + frames.LIMITS_BYTES : b]
     return Job(
         json.loads(said) if said else frames.PLAIN,
         frames.LIMITS.unpack_from(data, a),
         data[b:c],
         data[c:d],
-        data[d:],
+        data[d:e],
+        data[e:],
         fds,
     )
 
@@ -680,12 +686,15 @@ def _run(job: Job, results: runner.ResultMemory, facts: contain.Facts) -> int:
     for refresh in facts.stale:
         refresh()
     gc.enable()
-    if job.meta["kind"] == "inline":
+    kind, name = job.meta["kind"], job.name.decode("utf-8", "replace")
+    if kind == "compile":
+        return runner.compile_inline(job.source, name, results)
+    if kind == "inline":
         _libc.hear_signal(INTERRUPT, facts.interrupt)
         if facts.reduced:
             runner.hear_signals()
-        return runner.run_inline(job.source, job.input_json, job.name.decode("utf-8", "replace"), results)
-    command = json.loads(job.name)
+        return runner.run_inline(job.source, job.compiled, job.input_json, name, results)
+    command = json.loads(name)
     if command["cwd"] is not None:
         os.chdir(command["cwd"])
     return runner.run_program(command["argv"], dict(os.environ), results)
@@ -734,7 +743,7 @@ def rehearse(results: runner.ResultMemory, facts: contain.Facts) -> None:
     """
     here, there = _pair()
     meta = PLAIN_META if facts.sealed else FULL_META
-    head = frames.JOB.pack(frames.JOB_MAGIC, len(meta), 4, len(REHEARSAL), 4)
+    head = frames.JOB.pack(frames.JOB_MAGIC, len(meta), 4, len(REHEARSAL), 0, 4)
     there.sendall(head + meta + b"warm" + REHEARSAL + b"null")
     job = receive(here)
     assert job is not None

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from handrail.errors import SandboxError
 from handrail.sandbox import pool
 from handrail.sandbox.pool import REST_S, Target, to_let_go
 from handrail.sandbox.profile import SandboxProfile
@@ -174,6 +175,29 @@ def test_a_parent_that_has_forked_often_is_replaced_and_ends_when_its_last_progr
         process.close()
         assert eventually(lambda: first not in keepers())
     assert keepers() == before
+
+
+@pytest.mark.walls
+@pytest.mark.promise("cell:pool:an-end-in-the-middle-leaves-nothing")
+def test_a_supervisor_that_is_closed_while_a_call_runs_leaves_no_descriptor():
+    endless = InlineCode("print('begun', flush=True)\nwhile True: pass")
+    before, begun = len(os.listdir("/proc/self/fd")), threading.Event()
+    failures: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            supervisor.run_sync(endless, PROFILE, on_output=lambda _: begun.set())
+        except SandboxError as error:
+            failures.append(error)
+
+    with Supervisor(pool_size=1) as supervisor:
+        thread = threading.Thread(target=call)
+        thread.start()
+        assert begun.wait(60)
+        assert len(os.listdir("/proc/self/fd")) > before
+    thread.join()
+    assert "warm parent ended while a call ran" in str(failures)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.walls

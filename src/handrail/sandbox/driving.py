@@ -20,7 +20,7 @@ from handrail.sandbox.farewell import is_single_thread, read_farewell
 from handrail.sandbox.lookout import INTERVAL_S, Lookout, is_full
 from handrail.sandbox.output import KeptOutput
 from handrail.sandbox.profile import SandboxProfile, remembered
-from handrail.sandbox.programs import CellResult, InlineCode, Program, StagedLayer
+from handrail.sandbox.programs import CellResult, Compilation, InlineCode, Program, ShellCommand, StagedLayer
 from handrail.sandbox.zygotes import (
     SCRATCH,
     START_SECONDS,
@@ -126,17 +126,20 @@ class Run:
             self.upper = -1
 
 
-def encode_job(program: Program, profile: SandboxProfile) -> bytes:
-    """The job as the cell reads it: metadata of the profile, a name, and the tool's own bytes."""
-    if isinstance(program, InlineCode):
-        meta = _inline_meta(profile)
-        name, source = program.filename.encode("utf-8", "replace"), program.source.encode("utf-8", "surrogatepass")
-        input_json = program.input_json
-    else:
+def encode_job(program: Program | Compilation, profile: SandboxProfile, compiled: bytes = b"") -> bytes:
+    """The job as the cell reads it: metadata of the profile, a name, the tool's own bytes, and what an earlier cell
+    compiled of them.
+    """
+    if isinstance(program, ShellCommand):
         meta = _shell_meta(profile)
         name, source, input_json = json.dumps({"argv": program.argv, "cwd": program.cwd}).encode(), b"", b""
-    head = frames.JOB.pack(frames.JOB_MAGIC, len(meta), len(name), len(source), len(input_json))
-    return b"".join((head, meta, name, source, input_json))
+    else:
+        inline = isinstance(program, InlineCode)
+        meta = _inline_meta(profile) if inline else _meta_of(profile, "compile")
+        name, source = program.filename.encode("utf-8", "replace"), program.source.encode("utf-8", "surrogatepass")
+        input_json = program.input_json if inline else b""
+    head = frames.JOB.pack(frames.JOB_MAGIC, len(meta), len(name), len(source), len(compiled), len(input_json))
+    return b"".join((head, meta, name, source, compiled, input_json))
 
 
 @remembered
@@ -173,12 +176,12 @@ def _meta_of(profile: SandboxProfile, kind: str) -> bytes:
     return numbers if meta == frames.PLAIN else numbers + json.dumps(meta).encode()
 
 
-def send_job(run: Run, program: Program, stdio: tuple[int, ...] = ()) -> None:
+def send_job(run: Run, program: Program | Compilation, stdio: tuple[int, ...] = (), *, compiled: bytes = b"") -> None:
     """Send the job with the descriptors it needs. What the socket does not take at once goes along while driving."""
     profile = run.profile
     mounted = profile.workspace is not None and profile.access != "none" and run.zygote.key.tier == "full"
     given = [*([run.zygote.mount(profile.workspace or "")] if mounted else []), *stdio]
-    data = encode_job(program, profile)
+    data = encode_job(program, profile, compiled)
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", given))] if given else []
     try:
         sent = run.cell.job.sendmsg([memoryview(data)[:CHUNK]], ancillary)
@@ -437,6 +440,13 @@ def result_of(run: Run) -> CellResult:
         cancelled=run.killed_for == "cancel",
         cpu_s=verdict.cpu_s,
     )
+
+
+def code_of(run: Run) -> bytes | None:
+    """What a cell that compiles came to; ``None`` where it came to nothing."""
+    assert run.verdict is not None
+    leavings = read_memory(run.cell.memory)
+    return leavings.code if exit_of(run.verdict, leavings) == (0, None) else None
 
 
 def enforced_in(run: Run) -> EnforcementReport:

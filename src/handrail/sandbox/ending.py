@@ -39,6 +39,7 @@ class Leavings:
     kind: str = ""
     number: int | None = None
     program_status: int | None = None
+    code: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ def read_leavings(memory: bytes) -> Leavings:
         return Leavings(value=body) if _is_json(body) else Leavings()
     if kind == frames.STATUS and length == 4:
         return Leavings(program_status=int.from_bytes(body, "little"))
+    if kind == frames.CODE:
+        return Leavings(code=body)
     if kind == frames.ERROR:
         return _error_leavings(body)
     return Leavings()

@@ -109,9 +109,12 @@ class Parking:
         """A call is done with its parent, and with what it used: that is closed when nobody waits for it."""
         with self._change:
             zygote.running -= 1
-            if used is not None:
+            closed = self._closed
+            if used is not None and not closed:
                 self._used.append(used)
             self._wake(zygote)
+        if used is not None and closed:  # nobody else will any more
+            used.close()
 
     def _wake(self, zygote: Zygote) -> None:
         if self._closed:

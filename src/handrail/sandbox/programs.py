@@ -17,6 +17,14 @@ class InlineCode:
 
 
 @dataclass(frozen=True, slots=True)
+class Compilation:
+    """A tool's Python to be compiled and not run. What comes of it is for later cells alone."""
+
+    source: str
+    filename: str
+
+
+@dataclass(frozen=True, slots=True)
 class ShellCommand:
     """A program, run under a small init that reaps and, when the program ends, takes everything along.
 

@@ -20,21 +20,35 @@ import anyio
 from anyio import from_thread, to_thread
 
 from handrail.bounds import require_whole
-from handrail.errors import SandboxUnavailable
+from handrail.errors import SandboxError, SandboxUnavailable
 from handrail.sandbox.cgroups import Absence, Delegation, find_delegation
-from handrail.sandbox.driving import NothingRan, Run, await_walls, drive, enforced_in, read_memory, result_of, send_job
+from handrail.sandbox.compiled import CompiledCodes
+from handrail.sandbox.driving import (
+    NothingRan,
+    Run,
+    await_walls,
+    code_of,
+    drive,
+    enforced_in,
+    read_memory,
+    result_of,
+    send_job,
+)
 from handrail.sandbox.ending import Verdict, exit_of
 from handrail.sandbox.parking import Parking
 from handrail.sandbox.profile import SandboxProfile, remembered
-from handrail.sandbox.programs import CellResult, InlineCode, Program, ShellCommand, StagedLayer
+from handrail.sandbox.programs import CellResult, Compilation, InlineCode, Program, ShellCommand, StagedLayer
 from handrail.sandbox.zygotes import ParkedCell, Zygote, ZygoteKey, hear_zygote, needed_top
 from handrail.tool import Signal
 from handrail_cell import frames
 from handrail_cell.namespaces import SCRATCH_BYTES
-from handrail_cell.wire import EnforcementReport
+from handrail_cell.wire import EnforcementReport, Limits
 
 __all__ = ["CellProcess", "CellResult", "InlineCode", "Program", "ShellCommand", "StagedLayer", "Supervisor"]
 
+
+COMPILING = SandboxProfile(limits=Limits(wall_s=5.0, cpu_s=5.0))
+"""What a cell may use that compiles a tool's code, and runs nothing of it."""
 
 TRIES = 3
 """How often a call is tried whose cell dies before its walls stand: then nothing of it has run."""
@@ -67,6 +81,8 @@ class Supervisor:
         self._delegation: Delegation | Absence | None = None
         self._finding = threading.Lock()
         self._parking = Parking(pool_size, pool_most if pool_size else 0)
+        self._codes = CompiledCodes()
+        self._compiling: threading.Thread | None = None
         self._processes: weakref.WeakSet[CellProcess] = weakref.WeakSet()
         _EVERY.add(self)
 
@@ -137,20 +153,55 @@ class Supervisor:
         cancel: Signal | None,
     ) -> CellResult:
         zygote = self._borrow(profile, program)
-        run = None
-        try:
-            run = Run.begin(zygote, profile, on_output, watched=profile.exec or isinstance(program, ShellCommand))
+        compiled = self._codes.find(program) if isinstance(program, InlineCode) else b""
+        with self._cell(zygote, profile, on_output, watched=profile.exec or isinstance(program, ShellCommand)) as run:
             if run.lookout is not None:
                 self._enclose(run)
-            send_job(run, program)
+            send_job(run, program, compiled=compiled)
             if cancel is not None:
                 cancel.on_set(functools.partial(run.kill, "cancel"))
             drive(run)
-            return result_of(run)
+            result = result_of(run)
+        if isinstance(program, InlineCode) and not compiled:
+            self._compile_if_due(program, profile)
+        return result
+
+    @contextlib.contextmanager
+    def _cell(
+        self, zygote: Zygote, profile: SandboxProfile, on_output: Callable[[bytes], None] | None, *, watched: bool
+    ) -> Generator[Run]:
+        """A cell for one call, and then away with both, however it went."""
+        run = None
+        try:
+            run = Run.begin(zygote, profile, on_output, watched=watched)
+            yield run
         finally:
             if run is not None and run.verdict is None:
                 run.cell.kill()
             self._parking.give_back(zygote, run)
+
+    # -- compiling
+
+    def _compile_if_due(self, program: InlineCode, profile: SandboxProfile) -> None:
+        """Have code compiled while nobody waits for it. One at a time: what is passed over comes again."""
+        if self._is_compiling() or not self._codes.called(program):
+            return
+        thread = threading.Thread(target=self._compile, args=(program, profile), name="handrail-compile", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no further thread can be had: the call is done all the same
+            thread.start()
+            self._compiling = thread
+
+    def _is_compiling(self) -> bool:
+        return self._compiling is not None and self._compiling.is_alive()
+
+    def _compile(self, program: InlineCode, profile: SandboxProfile) -> None:
+        with contextlib.suppress(SandboxError, OSError):  # then each call compiles it, as the first ones did
+            with self._cell(self._borrow(profile), COMPILING, None, watched=False) as run:
+                send_job(run, Compilation(program.source, program.filename))
+                drive(run)
+                code = code_of(run)
+            if code is not None:
+                self._codes.keep(program, code)
 
     def spawn(self, program: ShellCommand, profile: SandboxProfile) -> "CellProcess":
         """Start a long-lived program with pipes of its own. The wall clock is off; every other limit holds.
@@ -221,7 +272,7 @@ class Supervisor:
 
     def idle(self, profile: SandboxProfile) -> bool:
         """Whether everything used is closed and as many cells as wished for are parked: nothing is being done."""
-        return self._parking.idle(self._known(profile))
+        return not self._is_compiling() and self._parking.idle(self._known(profile))
 
     def parked(self, profile: SandboxProfile) -> tuple[ParkedCell, ...]:
         """The cells that wait for this profile now: for measuring and for tests."""
@@ -234,6 +285,8 @@ class Supervisor:
     def close(self) -> None:
         """End every cell and every warm parent, and wait for them. Safe to call again."""
         self._parking.close()
+        if self._compiling is not None and self._compiling is not threading.current_thread():
+            self._compiling.join()
         if isinstance(self._delegation, Delegation):
             self._delegation.close()
 
